@@ -1,0 +1,47 @@
+# `make` shows the targets. Each is one script of hack/, which can be run alone as well.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help demo test build generate lint test-unit test-api test-e2e cluster-up cluster-down install diagnose clean
+
+help: ## Show this
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## The main job on a real cluster: a session made, a tool called, the session deleted and proved gone
+	@hack/demo.sh
+
+test: ## Everything: lint, unit, API-level and e2e tests, with a cluster of its own
+	@hack/test.sh
+
+build: ## Build the static release binaries
+	@hack/build.sh
+
+generate: ## Write the CRDs and the chart's copies of them from the Rust types
+	@hack/generate.sh
+
+lint: ## Format, clippy, direction of imports, generated files, charts, dependencies
+	@hack/lint.sh
+
+test-unit: ## Unit tests: no cluster
+	@hack/test-layer.sh unit
+
+test-api: install ## API-level tests on a cluster: CRD rules, messages, kubectl explain
+	@hack/test-layer.sh api
+
+test-e2e: install ## End-to-end tests on a cluster with Berth
+	@hack/test-layer.sh e2e
+
+cluster-up: ## Bring up the test cluster (a real single-node Kubernetes on this machine)
+	@hack/cluster.sh up
+
+cluster-down: ## Remove the test cluster
+	@hack/cluster.sh down
+
+install: cluster-up build ## Build Berth and install it, or upgrade it, on the cluster
+	@hack/images.sh
+	@hack/install.sh
+
+diagnose: ## Print pods, sessions, events and logs of the cluster
+	@hack/diagnose.sh
+
+clean: cluster-down ## Remove the test cluster and what was built; the cache of tools stays
+	@cargo clean

@@ -1,0 +1,282 @@
+//! `McpServer`: a pool of sidecar pods for one upstream MCP server.
+
+use crate::Duration;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What an upstream MCP server is, how it is reached, and how many sessions may use it.
+#[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "berth.dev",
+    version = "v1alpha1",
+    kind = "McpServer",
+    plural = "mcpservers",
+    namespaced,
+    doc = "McpServer is a pool of sidecar pods for one upstream MCP server. Each AgentSession that names it gets a connection of its own in one of these pods.",
+    status = "McpServerStatus",
+    derive = "PartialEq",
+    shortname = "bsrv",
+    category = "berth",
+    printcolumn(name = "Transport", type_ = "string", json_path = ".spec.transport.type"),
+    printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
+    printcolumn(name = "Reason", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].reason"#),
+    printcolumn(name = "Pods", type_ = "integer", json_path = ".status.pods"),
+    printcolumn(name = "Sessions", type_ = "integer", json_path = ".status.sessions"),
+    printcolumn(name = "Free", type_ = "integer", json_path = ".status.freeSlots"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    validation = Rule::new("size(self.metadata.name) <= 63 && !self.metadata.name.contains('.')")
+        .message("metadata.name must be a DNS label of at most 63 characters without dots: it is a part of the session's URL")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct McpServerSpec {
+    /// How the upstream is reached.
+    pub transport: Transport,
+    /// How the upstream knows who calls.
+    #[serde(default)]
+    pub auth: Auth,
+    /// How long each step may take.
+    #[serde(default)]
+    pub timeouts: Timeouts,
+    /// How many pods and slots are kept, and how many sessions may hold one.
+    #[serde(default)]
+    pub pool: Pool,
+}
+
+/// The way to the upstream: a type and the member of that name.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("self.type != 'Http' || has(self.http)")
+        .message("transport.http is required when transport.type is Http: set transport.http.url")
+)]
+pub struct Transport {
+    /// Kind of the transport.
+    #[serde(rename = "type")]
+    pub type_: TransportType,
+    /// A remote server that speaks streamable HTTP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http: Option<HttpTransport>,
+}
+
+/// Kinds of transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum TransportType {
+    /// Streamable HTTP to a URL.
+    Http,
+}
+
+/// A remote server that speaks streamable HTTP.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HttpTransport {
+    /// The MCP endpoint, for example `http://everything.demo.svc:3001/mcp`. Credentials do not belong here: use `auth`.
+    #[schemars(length(min = 10, max = 2048))]
+    #[x_kube(
+        validation = Rule::new("self.matches('^https?://[^/?#@ ]+([/?][^# ]*)?$')")
+            .message("transport.http.url must be an absolute http:// or https:// URL without user information, spaces or fragment")
+    )]
+    pub url: String,
+}
+
+/// How the upstream knows who calls: a type and the member of that name.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("self.type != 'Shared' || has(self.shared)")
+        .message("auth.shared is required when auth.type is Shared: set auth.shared.secretKeyRef"),
+    validation = Rule::new("self.type == 'Shared' || !has(self.shared)")
+        .message("auth.shared may only be set when auth.type is Shared")
+)]
+pub struct Auth {
+    /// Kind of authentication: `None` sends no credential, `Shared` sends one credential for all sessions.
+    #[serde(rename = "type", default)]
+    pub type_: AuthType,
+    /// One credential for all sessions of this server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared: Option<SharedAuth>,
+}
+
+/// Kinds of upstream authentication.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum AuthType {
+    /// No credential is sent.
+    #[default]
+    None,
+    /// One credential for all sessions.
+    Shared,
+}
+
+/// One credential for all sessions of a server.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SharedAuth {
+    /// The Secret and key that hold the credential. The Secret must carry the label `berth.dev/credential: server`.
+    pub secret_key_ref: SecretKeyRef,
+    /// Header that carries the credential.
+    #[serde(default = "authorization")]
+    #[schemars(length(min = 1, max = 128), regex(pattern = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"))]
+    pub header: String,
+    /// Word before the credential in the header, followed by a space; empty sends the credential alone.
+    #[serde(default = "bearer")]
+    #[schemars(length(max = 64), regex(pattern = r"^[A-Za-z0-9._~+/-]*$"))]
+    pub scheme: String,
+}
+
+fn authorization() -> String {
+    "Authorization".to_owned()
+}
+
+fn bearer() -> String {
+    "Bearer".to_owned()
+}
+
+/// A key of a Secret in the same namespace.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SecretKeyRef {
+    /// Name of the Secret.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+    /// Key in the Secret's data.
+    #[schemars(length(min = 1, max = 253))]
+    pub key: String,
+}
+
+/// How long each step of a connection or call may take.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("duration(self.connect) > duration('0s') && duration(self.connect) <= duration(self.request)")
+        .message("timeouts.connect must be more than 0s and at most timeouts.request"),
+    validation = Rule::new("duration(self.request) <= duration(self.requestMax)")
+        .message("timeouts.request must be at most timeouts.requestMax"),
+    validation = Rule::new("duration(self.drain) <= duration('1h') && duration(self.close) <= duration('10m')")
+        .message("timeouts.drain must be at most 1h and timeouts.close at most 10m: they bound the end of a session")
+)]
+pub struct Timeouts {
+    /// Whole of a connect: name, TCP, TLS, `initialize`, `initialized`.
+    #[serde(default = "Timeouts::default_connect")]
+    pub connect: Duration,
+    /// A request without progress.
+    #[serde(default = "Timeouts::default_request")]
+    pub request: Duration,
+    /// A request altogether, however much progress it reports.
+    #[serde(default = "Timeouts::default_request_max")]
+    pub request_max: Duration,
+    /// How long running calls may go on when a session ends.
+    #[serde(default = "Timeouts::default_drain")]
+    pub drain: Duration,
+    /// How long the upstream may take to confirm the end of its session.
+    #[serde(default = "Timeouts::default_close")]
+    pub close: Duration,
+}
+
+impl Timeouts {
+    fn default_connect() -> Duration {
+        Duration::from_text("30s")
+    }
+    fn default_request() -> Duration {
+        Duration::from_text("5m")
+    }
+    fn default_request_max() -> Duration {
+        Duration::from_text("30m")
+    }
+    fn default_drain() -> Duration {
+        Duration::from_text("30s")
+    }
+    fn default_close() -> Duration {
+        Duration::from_text("5s")
+    }
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            connect: Self::default_connect(),
+            request: Self::default_request(),
+            request_max: Self::default_request_max(),
+            drain: Self::default_drain(),
+            close: Self::default_close(),
+        }
+    }
+}
+
+/// How many pods and slots a server keeps, and how many sessions may hold one.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Pool {
+    /// Free slots kept ready for the next sessions.
+    #[serde(default = "Pool::default_warm")]
+    #[schemars(range(min = 0, max = 1000))]
+    pub warm: i32,
+    /// Sessions that share one pod; each has an upstream connection of its own. Unset means 50. `status.sessionsPerPod` shows the value in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub sessions_per_pod: Option<i32>,
+    /// Most pods of this server at once.
+    #[serde(default = "Pool::default_max_pods")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub max_pods: i32,
+    /// Most sessions that hold a slot at once; unset is bounded by maxPods alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub max_sessions: Option<i32>,
+    /// Most sessions of one subject that hold a slot at once; unset means no bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub max_sessions_per_subject: Option<i32>,
+}
+
+impl Pool {
+    fn default_warm() -> i32 {
+        1
+    }
+    fn default_max_pods() -> i32 {
+        20
+    }
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self {
+            warm: Self::default_warm(),
+            sessions_per_pod: None,
+            max_pods: Self::default_max_pods(),
+            max_sessions: None,
+            max_sessions_per_subject: None,
+        }
+    }
+}
+
+/// What the operator last saw of a server's pool.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct McpServerStatus {
+    /// Generation of the spec that this status speaks of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Hash of what names pods and connections (transport, auth); everything else applies live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
+    /// Accepted, ResolvedRefs and Ready.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    pub conditions: Vec<Condition>,
+    /// Pods of the pool, whatever their state.
+    #[serde(default)]
+    pub pods: i32,
+    /// Pods that take sessions.
+    #[serde(default)]
+    pub ready_pods: i32,
+    /// Sessions that hold a slot.
+    #[serde(default)]
+    pub sessions: i32,
+    /// Free slots in ready pods.
+    #[serde(default)]
+    pub free_slots: i32,
+    /// Slots of each pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sessions_per_pod: Option<i32>,
+}

@@ -1,0 +1,94 @@
+//! Flags of the binary; each can come from the environment too.
+
+use crate::gateway::Settings;
+use berth_net::telemetry::LogFormat;
+use clap::Parser;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Authenticates, authorizes and streams MCP requests to the sidecar that holds the session.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "berth-gateway", version)]
+pub struct Args {
+    /// Where MCP clients are served, plain HTTP.
+    #[arg(long, env = "BERTH_LISTEN", default_value = "0.0.0.0:8080")]
+    pub listen: SocketAddr,
+    /// Where /livez, /readyz and /metrics are served, plain HTTP.
+    #[arg(long, env = "BERTH_ADMIN_LISTEN", default_value = "0.0.0.0:8081")]
+    pub admin_listen: SocketAddr,
+    /// Folder with tls.crt, tls.key and ca.crt: the client identity shown to sidecars.
+    #[arg(long, env = "BERTH_TLS_DIR", default_value = "/etc/berth/tls")]
+    pub tls_dir: PathBuf,
+    /// Audience that a ServiceAccount token must be for.
+    #[arg(long, env = "BERTH_AUDIENCE", default_value = "berth")]
+    pub audience: String,
+    /// How long a call waits for its session to be placed before it gets 503.
+    #[arg(long, env = "BERTH_PLACEMENT_WAIT", default_value = "10s", value_parser = duration)]
+    pub placement_wait: Duration,
+    /// How long a session that is not known is looked for before the call gets 404: it may have been made just now.
+    #[arg(long, env = "BERTH_SETTLE", default_value = "250ms", value_parser = duration)]
+    pub settle: Duration,
+    /// How long running calls may go on once the gateway is asked to end; at most 25s.
+    #[arg(long, env = "BERTH_DRAIN", default_value = "20s", value_parser = duration)]
+    pub drain: Duration,
+    /// Most client connections at once; more wait to be accepted.
+    #[arg(long, env = "BERTH_MAX_CONNECTIONS", default_value_t = 10_000)]
+    pub max_connections: usize,
+    /// Origin that browsers may send besides localhost and the gateway's own host, as in `https://app.example`; repeatable.
+    #[arg(long = "allowed-origin", env = "BERTH_ALLOWED_ORIGINS", value_delimiter = ',')]
+    pub allowed_origins: Vec<String>,
+    /// Host that requests may name, without port; repeatable. None given: any.
+    #[arg(long = "allowed-host", env = "BERTH_ALLOWED_HOSTS", value_delimiter = ',')]
+    pub allowed_hosts: Vec<String>,
+    /// Form of the log lines: json or text.
+    #[arg(long, env = "BERTH_LOG_FORMAT", default_value = "json")]
+    pub log_format: LogFormat,
+}
+
+impl Args {
+    /// What requests are handled by.
+    pub fn settings(&self) -> Settings {
+        Settings {
+            placement_wait: self.placement_wait,
+            settle: self.settle,
+            allowed_origins: self.allowed_origins.clone(),
+            allowed_hosts: self.allowed_hosts.clone(),
+            ..Settings::default()
+        }
+    }
+}
+
+/// A duration in the text form that the API uses.
+fn duration(text: &str) -> Result<Duration, String> {
+    berth_api::Duration::from_text(text)
+        .to_std()
+        .ok_or_else(|| format!("{text:?} is not a duration; write it like 10s or 1m30s"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_the_form_that_the_api_uses() {
+        let args = Args::try_parse_from(["berth-gateway", "--placement-wait", "1m30s"]).unwrap();
+        assert_eq!(args.settings().placement_wait, Duration::from_secs(90));
+        let refused = Args::try_parse_from(["berth-gateway", "--placement-wait", "abc"]).unwrap_err();
+        assert!(refused.to_string().contains("--placement-wait"), "{refused}");
+    }
+
+    #[test]
+    fn origins_and_hosts_may_be_repeated() {
+        let args = Args::try_parse_from([
+            "berth-gateway",
+            "--allowed-origin",
+            "https://a",
+            "--allowed-origin",
+            "https://b",
+        ])
+        .unwrap();
+        assert_eq!(args.settings().allowed_origins, ["https://a", "https://b"]);
+        assert!(args.settings().allowed_hosts.is_empty());
+    }
+}

@@ -1,0 +1,88 @@
+//! Sends a call to the sidecar that holds the session.
+//!
+//! A call that no sidecar accepted (421, or no connection) is sent again; one that may have been accepted never is.
+
+use crate::gateway::Gateway;
+use crate::header;
+use crate::place::{self, Ask};
+use crate::respond::Refusal;
+use crate::route::Destination;
+use axum::body::Body;
+use axum::response::Response;
+use berth_api::Reason;
+use berth_net::client::Target;
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, StatusCode};
+use std::net::SocketAddr;
+
+/// What is sent on.
+pub struct Call {
+    /// Method of the request.
+    pub method: Method,
+    /// The headers that pass.
+    pub headers: HeaderMap,
+    /// The whole body, so that it can be sent again.
+    pub body: Bytes,
+}
+
+/// What became of sending a call once.
+enum Attempt {
+    /// The sidecar answered, whatever it says.
+    Answered(Response),
+    /// Nobody accepted it.
+    NotAccepted,
+    /// It may have been accepted.
+    Unknown,
+}
+
+/// Sends `call` to where `ask` is placed and gives back the head of the answer with its body still to come.
+///
+/// # Errors
+/// Those of [`place::place`], and [`Refusal::OutcomeUnknown`].
+pub async fn forward(gateway: &Gateway, ask: &Ask<'_>, call: &Call) -> Result<Response, Refusal> {
+    let mut refused = None;
+    loop {
+        let destination = place::place(gateway, ask, refused.as_ref()).await?;
+        match attempt(gateway, &destination, call).await {
+            Attempt::Answered(response) => return Ok(response),
+            Attempt::Unknown => return Err(Refusal::OutcomeUnknown),
+            Attempt::NotAccepted if ask.since.elapsed() >= gateway.settings.placement_wait => {
+                return Err(Refusal::NotPlaced { reason: Reason::Pending.as_str().into() });
+            }
+            Attempt::NotAccepted => refused = Some(destination),
+        }
+    }
+}
+
+async fn attempt(gateway: &Gateway, to: &Destination, call: &Call) -> Attempt {
+    let target = Target {
+        address: SocketAddr::new(to.placement.address, gateway.settings.sidecar_port),
+        server_uid: to.placement.server_uid.to_string(),
+    };
+    let mut request = Request::new(Body::from(call.body.clone()));
+    match format!("/{}/{}", berth_wire::DATA_PREFIX, to.session_uid).parse() {
+        Ok(uri) => *request.uri_mut() = uri,
+        Err(error) => {
+            tracing::error!(session = %to.session_uid, %error, "session UID cannot stand in a path");
+            return Attempt::NotAccepted;
+        }
+    }
+    *request.method_mut() = call.method.clone();
+    *request.headers_mut() = call.headers.clone();
+    match gateway.sidecars.request(&target, request).await {
+        Ok(answer) if answer.status() == StatusCode::MISDIRECTED_REQUEST => {
+            tracing::info!(session = %to.session_uid, pod = %to.placement.pod_uid, "the sidecar does not hold the session");
+            Attempt::NotAccepted
+        }
+        Ok(answer) => {
+            let mut response = Response::new(());
+            *response.status_mut() = answer.status();
+            *response.headers_mut() = header::for_client(answer.headers());
+            Attempt::Answered(response.map(|()| Body::new(answer.into_body())))
+        }
+        Err(error) => {
+            tracing::warn!(session = %to.session_uid, pod = %to.placement.pod_uid, %error, "the sidecar gave no answer");
+            if error.is_before_send() { Attempt::NotAccepted } else { Attempt::Unknown }
+        }
+    }
+}

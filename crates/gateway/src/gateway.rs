@@ -1,0 +1,96 @@
+//! What every request is handled with.
+
+use crate::authenticate::{Authenticator, TokenReviewer};
+use crate::authorize::{AccessReviewer, Authorizer};
+use crate::index::Index;
+use crate::metrics::Metrics;
+use berth_net::client::PeerClient;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// Bounds and permissions that hold for every request.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How long a call waits for a place.
+    pub placement_wait: Duration,
+    /// How long a session that is not there is looked for: the watch may be a moment behind its creator.
+    pub settle: Duration,
+    /// Pause before a pod that did not accept a call is tried again, when no other place was given meanwhile.
+    pub retry_pause: Duration,
+    /// Port of sidecars.
+    pub sidecar_port: u16,
+    /// Longest request body in bytes.
+    pub body_max: usize,
+    /// How long a client may take to send a body.
+    pub body_wait: Duration,
+    /// Origins that may call besides localhost and the gateway's own host.
+    pub allowed_origins: Vec<String>,
+    /// Hosts that may be asked for; empty is any.
+    pub allowed_hosts: Vec<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            placement_wait: Duration::from_secs(10),
+            settle: Duration::from_millis(250),
+            retry_pause: Duration::from_secs(1),
+            sidecar_port: berth_wire::SIDECAR_PORT,
+            body_max: 4 * 1024 * 1024,
+            body_wait: Duration::from_secs(30),
+            allowed_origins: Vec::new(),
+            allowed_hosts: Vec::new(),
+        }
+    }
+}
+
+/// The end of the process as running calls see it.
+#[derive(Clone, Debug, Default)]
+pub struct Ending {
+    /// The end has begun: streams that only listen are closed.
+    pub begun: CancellationToken,
+    /// Its time is over: running calls are cut.
+    pub over: CancellationToken,
+}
+
+/// The seams to the API server.
+pub struct Reviewers {
+    /// Whose token it is.
+    pub tokens: Arc<dyn TokenReviewer>,
+    /// Who may connect.
+    pub accesses: Arc<dyn AccessReviewer>,
+}
+
+/// Everything that requests share.
+pub struct Gateway {
+    pub(crate) settings: Settings,
+    pub(crate) index: Arc<Index>,
+    pub(crate) authenticator: Authenticator,
+    pub(crate) authorizer: Authorizer,
+    pub(crate) sidecars: PeerClient,
+    pub(crate) metrics: Metrics,
+    pub(crate) ending: Ending,
+}
+
+impl Gateway {
+    /// A gateway over these parts; `index` is kept by [`crate::watch`].
+    pub fn new(
+        settings: Settings,
+        index: Arc<Index>,
+        reviewers: Reviewers,
+        sidecars: PeerClient,
+        metrics: Metrics,
+        ending: Ending,
+    ) -> Self {
+        Self {
+            settings,
+            index,
+            authenticator: Authenticator::new(reviewers.tokens, metrics.clone()),
+            authorizer: Authorizer::new(reviewers.accesses, metrics.clone()),
+            sidecars,
+            metrics,
+            ending,
+        }
+    }
+}

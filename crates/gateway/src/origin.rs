@@ -1,0 +1,101 @@
+//! Whether a browser's page may call, and whether this host may be asked for.
+//!
+//! A page that was rebound to our address sends its own Origin: MCP wants such requests refused. Requests without an
+//! Origin come from programs and pass.
+
+use crate::gateway::Settings;
+use crate::respond::Refusal;
+use http::uri::{Authority, Uri};
+use http::{HeaderMap, header};
+
+/// Checks `Host` against the allowed hosts, then `Origin` against localhost, the host itself and the allowed origins.
+pub fn check(headers: &HeaderMap, settings: &Settings) -> Result<(), Refusal> {
+    let host = headers
+        .get(header::HOST)
+        .and_then(|host| host.to_str().ok())
+        .and_then(|host| host.parse::<Authority>().ok());
+    let host = host.as_ref().map(Authority::host);
+    if !settings.allowed_hosts.is_empty() && !host.is_some_and(|host| contains(&settings.allowed_hosts, host))
+    {
+        return Err(Refusal::ForbiddenHost);
+    }
+    let mut origins = headers.get_all(header::ORIGIN).iter();
+    match (origins.next(), origins.next()) {
+        (None, _) => Ok(()),
+        (Some(origin), None) if origin.to_str().is_ok_and(|origin| may_call(origin, host, settings)) => {
+            Ok(())
+        }
+        _ => Err(Refusal::ForbiddenOrigin),
+    }
+}
+
+fn may_call(origin: &str, host: Option<&str>, settings: &Settings) -> bool {
+    if contains(&settings.allowed_origins, origin) {
+        return true;
+    }
+    let Ok(uri) = origin.parse::<Uri>() else { return false };
+    let (Some(_), Some(name)) = (uri.scheme(), uri.host()) else { return false };
+    is_local(name) || host.is_some_and(|host| host.eq_ignore_ascii_case(name))
+}
+
+fn is_local(host: &str) -> bool {
+    host.eq_ignore_ascii_case("localhost") || matches!(host, "127.0.0.1" | "[::1]")
+}
+
+fn contains(list: &[String], text: &str) -> bool {
+    list.iter().any(|known| known.eq_ignore_ascii_case(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(host: &str, origins: &[&str]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::HOST, host.parse().unwrap());
+        for origin in origins {
+            headers.append(header::ORIGIN, origin.parse().unwrap());
+        }
+        headers
+    }
+
+    fn settings(origins: &[&str], hosts: &[&str]) -> Settings {
+        let own = |list: &[&str]| list.iter().map(ToString::to_string).collect();
+        Settings { allowed_origins: own(origins), allowed_hosts: own(hosts), ..Settings::default() }
+    }
+
+    #[test]
+    fn an_origin_passes_when_it_is_local_our_own_or_allowed() {
+        let allowed = settings(&["https://app.example"], &[]);
+        let table: [(&[&str], bool); 12] = [
+            (&[], true),
+            (&["http://localhost:6274"], true),
+            (&["http://127.0.0.1:80"], true),
+            (&["http://[::1]:80"], true),
+            (&["https://mcp.corp.example"], true),
+            (&["https://APP.example"], true),
+            (&["https://app.example:8443"], false),
+            (&["https://evil.example"], false),
+            (&["http://localhost.evil.example"], false),
+            (&["null"], false),
+            (&[""], false),
+            (&["http://localhost", "http://localhost"], false),
+        ];
+        for (origins, passes) in table {
+            assert_eq!(
+                check(&head("mcp.corp.example:443", origins), &allowed).is_ok(),
+                passes,
+                "{origins:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn any_host_may_be_asked_for_unless_hosts_are_given() {
+        assert!(check(&head("whatever:1", &[]), &settings(&[], &[])).is_ok());
+        let given = settings(&[], &["mcp.corp.example"]);
+        assert!(check(&head("MCP.corp.example:443", &[]), &given).is_ok());
+        assert_eq!(check(&head("10.0.0.7:8080", &[]), &given), Err(Refusal::ForbiddenHost));
+        assert_eq!(check(&HeaderMap::new(), &given), Err(Refusal::ForbiddenHost));
+    }
+}

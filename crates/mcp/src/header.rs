@@ -1,0 +1,38 @@
+//! Names and values of HTTP headers, lower case as HTTP libraries want them.
+
+/// Names the session of a legacy client or of a legacy upstream (revisions 2025-03-26 to 2025-11-25).
+pub const MCP_SESSION_ID: &str = "mcp-session-id";
+/// The negotiated revision; on each request after `initialize` since 2025-06-18.
+pub const MCP_PROTOCOL_VERSION: &str = "mcp-protocol-version";
+/// The last event seen, when a client resumes a stream.
+pub const LAST_EVENT_ID: &str = "last-event-id";
+/// The JSON-RPC method again; modern era (2026-07-28).
+pub const MCP_METHOD: &str = "mcp-method";
+/// The name of the tool, resource or prompt again; modern era (2026-07-28).
+pub const MCP_NAME: &str = "mcp-name";
+
+/// Media type of one JSON-RPC message.
+pub const JSON: &str = "application/json";
+/// Media type of a stream of them.
+pub const EVENT_STREAM: &str = "text/event-stream";
+/// What a client must accept on each POST.
+pub const ACCEPT_BOTH: &str = "application/json, text/event-stream";
+
+/// Whether a `Content-Type` value names `media_type`, whatever its case and parameters.
+pub fn is_media_type(value: &str, media_type: &str) -> bool {
+    let essence = value.split(';').next().unwrap_or_default();
+    essence.trim().eq_ignore_ascii_case(media_type)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_and_case_of_a_media_type_do_not_matter() {
+        assert!(is_media_type("Text/Event-Stream; charset=utf-8", EVENT_STREAM));
+        assert!(is_media_type("application/json", JSON));
+        assert!(!is_media_type("application/jsonl", JSON));
+        assert!(!is_media_type("", JSON));
+    }
+}

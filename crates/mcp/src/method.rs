@@ -1,0 +1,12 @@
+//! Methods that a relay treats in a way of their own; every other passes as it is.
+
+/// Opens a legacy session.
+pub const INITIALIZE: &str = "initialize";
+/// The client is ready; the second and last step of opening a legacy session.
+pub const INITIALIZED: &str = "notifications/initialized";
+/// Either side asks whether the other is alive.
+pub const PING: &str = "ping";
+/// A running request is no longer wanted.
+pub const CANCELLED: &str = "notifications/cancelled";
+/// A running request goes on.
+pub const PROGRESS: &str = "notifications/progress";

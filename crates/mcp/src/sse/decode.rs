@@ -1,0 +1,135 @@
+//! Reads events from chunks that are cut anywhere.
+
+use super::Event;
+use std::collections::VecDeque;
+
+/// An event was larger than the decoder's bound. It was skipped; the stream can be read on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an event is larger than {limit} bytes")]
+pub struct TooLarge {
+    /// The bound, in bytes.
+    pub limit: usize,
+}
+
+/// An incremental decoder that holds at most one event of a bounded size, beside those that are not yet taken.
+#[derive(Debug)]
+pub struct Decoder {
+    limit: usize,
+    /// The line that is being read, without its end.
+    line: Vec<u8>,
+    /// The event that is being read; each of its data lines ends with a line feed.
+    event: Event,
+    /// The event went over the bound; its rest is skipped.
+    skipping: bool,
+    /// The last line ended with CR, so a LF that follows belongs to it.
+    after_cr: bool,
+    /// No line has been read yet: it may start with a byte order mark.
+    at_start: bool,
+    ready: VecDeque<Result<Event, TooLarge>>,
+}
+
+impl Decoder {
+    /// A decoder for events of at most `limit` bytes.
+    pub fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            line: Vec::new(),
+            event: Event::default(),
+            skipping: false,
+            after_cr: false,
+            at_start: true,
+            ready: VecDeque::new(),
+        }
+    }
+
+    /// Takes the next chunk. Take the events out before the next one: they are held until then.
+    pub fn feed(&mut self, mut chunk: &[u8]) {
+        while let [first, rest @ ..] = chunk {
+            if std::mem::take(&mut self.after_cr) && *first == b'\n' {
+                chunk = rest;
+                continue;
+            }
+            let Some(end) = chunk.iter().position(|byte| matches!(byte, b'\n' | b'\r')) else {
+                return self.extend_line(chunk);
+            };
+            let (piece, ended) = chunk.split_at(end);
+            self.extend_line(piece);
+            self.after_cr = ended.first() == Some(&b'\r');
+            self.end_line();
+            chunk = ended.get(1..).unwrap_or_default();
+        }
+    }
+
+    /// The next whole event, in the order of the stream. An event that the stream's end cuts off never comes.
+    pub fn next_event(&mut self) -> Option<Result<Event, TooLarge>> {
+        self.ready.pop_front()
+    }
+
+    fn extend_line(&mut self, piece: &[u8]) {
+        if piece.is_empty() {
+            return;
+        }
+        if self.skipping || self.size() + piece.len() > self.limit {
+            // All that matters of a skipped line is that it is not empty, as an empty one ends the event.
+            self.skipping = true;
+            self.event = Event::default();
+            self.line.clear();
+            self.line.push(b'.');
+        } else {
+            self.line.extend_from_slice(piece);
+        }
+    }
+
+    /// Bytes held of the event that is being read.
+    fn size(&self) -> usize {
+        let text = |field: &Option<String>| field.as_ref().map_or(0, String::len);
+        self.line.len() + self.event.data.len() + text(&self.event.event) + text(&self.event.id)
+    }
+
+    fn end_line(&mut self) {
+        let line = std::mem::take(&mut self.line);
+        let mut text = line.as_slice();
+        if std::mem::take(&mut self.at_start) {
+            text = text.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(text);
+        }
+        if text.is_empty() {
+            self.end_event();
+        } else if !self.skipping {
+            self.field(text);
+        }
+        // The buffer is used again, unless a large event has made it large.
+        self.line = line;
+        self.line.clear();
+        self.line.shrink_to(8 * 1024);
+    }
+
+    fn end_event(&mut self) {
+        let mut event = std::mem::take(&mut self.event);
+        event.data.pop();
+        if std::mem::take(&mut self.skipping) {
+            self.ready.push_back(Err(TooLarge { limit: self.limit }));
+        } else if !event.data.is_empty() || event.id.is_some() || event.retry_millis.is_some() {
+            self.ready.push_back(Ok(event));
+        }
+    }
+
+    fn field(&mut self, line: &[u8]) {
+        let colon = line.iter().position(|byte| *byte == b':').unwrap_or(line.len());
+        let (name, value) = line.split_at(colon);
+        let value = value.strip_prefix(b":").unwrap_or(value);
+        let value = String::from_utf8_lossy(value.strip_prefix(b" ").unwrap_or(value));
+        match name {
+            b"data" => {
+                self.event.data.push_str(&value);
+                self.event.data.push('\n');
+            }
+            b"event" => self.event.event = Some(value.into_owned()),
+            b"id" if !value.contains('\0') => self.event.id = Some(value.into_owned()),
+            b"retry" if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) => {
+                self.event.retry_millis = value.parse().ok();
+            }
+            // Comments have an empty name; other names are to be ignored.
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,94 @@
+use super::*;
+use proptest::prelude::*;
+
+const LIMIT: usize = 4096;
+
+fn decode(chunks: &[&[u8]]) -> Vec<Result<Event, TooLarge>> {
+    let mut decoder = Decoder::new(LIMIT);
+    let mut events = Vec::new();
+    for chunk in chunks {
+        decoder.feed(chunk);
+        events.extend(std::iter::from_fn(|| decoder.next_event()));
+    }
+    events
+}
+
+fn data(text: &str) -> Event {
+    Event { data: text.to_owned(), ..Event::default() }
+}
+
+#[test]
+fn line_ends_comments_and_the_byte_order_mark_are_understood() {
+    let stream = "\u{feff}data: a\n\n: comment\rdata:b\r\rdata: c\r\ndata:  d\r\n\r\n\n\n";
+    assert_eq!(decode(&[stream.as_bytes()]), [Ok(data("a")), Ok(data("b")), Ok(data("c\n d"))]);
+}
+
+#[test]
+fn fields_are_read_and_unknown_ones_skipped() {
+    let stream = "id: 7\nevent: message\nretry: 1500\nfoo: bar\nretry: x\ndata\ndata: {}\n\nid: 8\ndata:\n\ndata:\n\nevent: e\n\n";
+    let first = Event {
+        event: Some("message".into()),
+        id: Some("7".into()),
+        retry_millis: Some(1500),
+        data: "\n{}".into(),
+    };
+    let priming = Event { id: Some("8".into()), ..Event::default() };
+    assert_eq!(decode(&[stream.as_bytes()]), [Ok(first), Ok(priming)]);
+}
+
+#[test]
+fn an_event_without_its_blank_line_never_comes() {
+    assert_eq!(decode(&[b"data: a\n"]), []);
+}
+
+#[test]
+fn an_event_over_the_bound_is_told_once_and_the_next_one_read() {
+    let large = "x".repeat(LIMIT);
+    for stream in [
+        format!("data: {large}\ndata: more\n\ndata: b\n\n"),
+        format!("data: {}\ndata: {}\n\ndata: b\n\n", &large[..LIMIT / 2], &large[..=LIMIT / 2]),
+    ] {
+        let chunks: Vec<_> = stream.as_bytes().chunks(100).collect();
+        assert_eq!(decode(&chunks), [Err(TooLarge { limit: LIMIT }), Ok(data("b"))]);
+        assert_eq!(decode(&[stream.as_bytes()]), [Err(TooLarge { limit: LIMIT }), Ok(data("b"))]);
+    }
+}
+
+/// Text of fields, with line ends of every kind only where they are allowed.
+fn event() -> impl Strategy<Value = Event> {
+    let word = "[a-z0-9é:]{0,8}";
+    (prop::option::of(word), prop::option::of(word), prop::option::of(any::<u64>()), "[a-z :é\n]{1,40}")
+        .prop_map(|(event, id, retry_millis, data)| Event { event, id, retry_millis, data })
+}
+
+proptest! {
+    #[test]
+    fn what_is_encoded_decodes_to_the_same(events in prop::collection::vec(event(), 0..5)) {
+        let stream: Vec<u8> = events.iter().flat_map(encode).collect();
+        let decoded: Result<Vec<_>, _> = decode(&[&stream]).into_iter().collect();
+        prop_assert_eq!(decoded, Ok(events));
+    }
+
+    #[test]
+    fn any_chunking_gives_the_same_events(
+        stream in "(data|id|event|retry|x|:|\u{feff}|: |é|[0-9]|\r\n|\n|\r|\n\n){0,60}",
+        cuts in prop::collection::vec(1_usize..8, 1..40),
+    ) {
+        let mut rest = stream.as_bytes();
+        let mut chunks = Vec::new();
+        for cut in cuts.iter().cycle() {
+            if rest.is_empty() { break }
+            let (chunk, more) = rest.split_at((*cut).min(rest.len()));
+            chunks.push(chunk);
+            rest = more;
+        }
+        prop_assert_eq!(decode(&chunks), decode(&[stream.as_bytes()]));
+    }
+
+    #[test]
+    fn data_with_any_line_ends_comes_out_with_line_feeds(data in "[a\r\n]{1,12}") {
+        let expected = data.replace("\r\n", "\n").replace('\r', "\n");
+        let decoded = decode(&[&encode(&Event { id: Some("1".into()), data, ..Event::default() })]);
+        prop_assert_eq!(decoded.into_iter().map(|event| event.unwrap().data).collect::<Vec<_>>(), [expected]);
+    }
+}

@@ -1,0 +1,11 @@
+//! What every Berth binary needs around its own work: mutual TLS between the parts, a bounded accept loop, a client to
+//! sidecars, health and metrics, logging and shutdown. Nothing here knows Kubernetes or MCP.
+
+pub mod admin;
+pub mod client;
+mod connector;
+pub mod identity;
+pub mod peer;
+pub mod serve;
+pub mod shutdown;
+pub mod telemetry;

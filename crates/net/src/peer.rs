@@ -1,0 +1,29 @@
+//! Which part of Berth is at the other end, by the URI in its client certificate.
+
+use berth_wire::{GATEWAY_URI, OPERATOR_URI};
+use rustls::pki_types::CertificateDer;
+
+/// The part that a connection was opened by. The certificate's chain was checked before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// The operator: may use control.
+    Operator,
+    /// A gateway: may use the data path.
+    Gateway,
+    /// Anybody else that the CA signed for, such as a sidecar: may use nothing.
+    Unknown,
+}
+
+impl Peer {
+    /// Reads the peer from the chain that it showed; its first certificate counts.
+    pub fn from_chain(chain: Option<&[CertificateDer<'_>]>) -> Self {
+        let Some(leaf) = chain.and_then(<[_]>::first) else { return Self::Unknown };
+        let Ok(certificate) = webpki::EndEntityCert::try_from(leaf) else { return Self::Unknown };
+        let mut uris = certificate.valid_uri_names();
+        match (uris.next(), uris.next()) {
+            (Some(OPERATOR_URI), None) => Self::Operator,
+            (Some(GATEWAY_URI), None) => Self::Gateway,
+            _ => Self::Unknown,
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! A bounded accept loop with graceful end, plain or with mutual TLS.
+
+use crate::identity::Identity;
+use crate::peer::Peer;
+use axum::{Extension, Router};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use hyper_util::service::TowerToHyperService;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+/// How long a TLS handshake may take.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a client may take to send the head of a request.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Pause after a failed accept, so that running out of descriptors does not spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How long connections may go on once the server is asked to end.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(25);
+
+/// Serves `app` on `listener` until `cancel`; with an identity, over mutual TLS and with the [`Peer`] in each request's
+/// extensions. At most `max_connections` are open at once; more wait to be accepted. Returns when all are closed, or 25
+/// seconds after `cancel`.
+pub async fn serve(
+    listener: TcpListener,
+    identity: Option<Identity>,
+    app: Router,
+    max_connections: usize,
+    cancel: CancellationToken,
+) {
+    let slots = Arc::new(Semaphore::new(max_connections));
+    let graceful = GracefulShutdown::new();
+    loop {
+        let accepted = tokio::select! {
+            () = cancel.cancelled() => break,
+            accepted = accept(&listener, &slots) => accepted,
+        };
+        let Some((stream, slot)) = accepted else { continue };
+        let connection = Connection { app: app.clone(), watcher: graceful.watcher(), _slot: slot };
+        match identity.clone() {
+            Some(identity) => tokio::spawn(connection.run_tls(stream, identity)),
+            None => tokio::spawn(connection.run_plain(stream)),
+        };
+    }
+    drop(listener);
+    if tokio::time::timeout(DRAIN_TIMEOUT, graceful.shutdown()).await.is_err() {
+        tracing::warn!("connections still open after the drain timeout are cut");
+    }
+}
+
+async fn accept(listener: &TcpListener, slots: &Arc<Semaphore>) -> Option<(TcpStream, OwnedSemaphorePermit)> {
+    let slot = slots.clone().acquire_owned().await.ok()?;
+    match listener.accept().await {
+        Ok((stream, _)) => {
+            // Answers are small and streamed: waiting to fill a segment only adds delay.
+            let _ = stream.set_nodelay(true);
+            Some((stream, slot))
+        }
+        Err(error) => {
+            tracing::warn!(%error, "cannot accept a connection");
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            None
+        }
+    }
+}
+
+/// One accepted connection; its slot is free again when it is dropped.
+struct Connection {
+    app: Router,
+    watcher: Watcher,
+    _slot: OwnedSemaphorePermit,
+}
+
+impl Connection {
+    async fn run_plain(self, stream: TcpStream) {
+        self.run_http(stream).await;
+    }
+
+    async fn run_tls(mut self, stream: TcpStream, identity: Identity) {
+        let handshake = TlsAcceptor::from(identity.server_config()).accept(stream);
+        let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake refused"),
+            Err(_) => return tracing::debug!("TLS handshake timed out"),
+        };
+        let peer = Peer::from_chain(stream.get_ref().1.peer_certificates());
+        self.app = self.app.layer(Extension(peer));
+        self.run_http(stream).await;
+    }
+
+    async fn run_http<S>(self, stream: S)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let mut builder = hyper::server::conn::http1::Builder::new();
+        builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+        let served = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(self.app));
+        if let Err(error) = self.watcher.watch(served).await {
+            tracing::debug!(%error, "connection ended early");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! How a session ends: what is left to do, given what is still there.
+//!
+//! Each step may have been done before, in part, by a process that is gone. The whole is bounded: once drain + close +
+//! 10 s have passed since the deletion, the end is told with whatever was not confirmed.
+
+pub mod report;
+pub mod status;
+
+use crate::pod::{Life, Occupancy, PoolPod};
+use crate::session::clocks::end_bound;
+use crate::time::Moment;
+use berth_api::{AgentSession, EndReason, Timeouts};
+use berth_wire::{EndPhase, EndReport};
+use k8s_openapi::api::core::v1::Pod;
+use report::Report;
+use std::time::Duration;
+
+/// Pause before a sidecar that did not answer is asked again.
+const RETRY: Duration = Duration::from_secs(1);
+/// Pause before a sidecar whose end goes on is asked again; its stream tells of the end at once.
+const LOOK: Duration = Duration::from_secs(5);
+/// An end that lasts longer than this shows as a condition.
+pub const SHOWN_AFTER: Duration = Duration::from_secs(2);
+
+/// An end that is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ending {
+    /// Why the session ends.
+    pub reason: EndReason,
+    /// When it was deleted.
+    pub since: Moment,
+    /// How long running calls may go on: the longest of its servers.
+    pub drain: Duration,
+    /// How long upstreams may take to confirm: the longest of its servers.
+    pub close: Duration,
+}
+
+impl Ending {
+    /// When the end is over, whatever is left.
+    pub fn bound(&self) -> Moment {
+        self.since.plus(end_bound(self.drain, self.close))
+    }
+}
+
+/// A pod that holds a slot of the session, or held one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holding {
+    /// Name of the server.
+    pub server: String,
+    /// Name of the pod.
+    pub pod: String,
+    /// UID of the pod.
+    pub pod_uid: String,
+    /// What is known of the end there.
+    pub state: State,
+}
+
+/// What is known of the end in one pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// The sidecar was not asked in this pass.
+    Unasked,
+    /// The sidecar answered, or its stream told.
+    Answered(EndReport),
+    /// The sidecar was asked and gave no answer.
+    Silent,
+    /// The pod is gone, and what became of the session there cannot be learnt any more.
+    Gone,
+}
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Ask these sidecars (indices of the holdings) to end the session; all at once.
+    Close(Vec<usize>),
+    /// Nothing can be done before this moment, unless something changes.
+    Wait(Moment),
+    /// Tell how it ended.
+    Tell(Report),
+    /// It is over and told: the finalizer may go.
+    Done,
+}
+
+/// What to do next about `holdings`; `told` is whether the Event stands.
+pub fn next(ending: &Ending, holdings: &[Holding], told: bool, now: Moment) -> Step {
+    if told {
+        return Step::Done;
+    }
+    let over = |holding: &Holding| match &holding.state {
+        State::Answered(report) => report.phase == EndPhase::Ended,
+        State::Gone => true,
+        State::Unasked | State::Silent => false,
+    };
+    if now >= ending.bound() || holdings.iter().all(over) {
+        return Step::Tell(Report::new(ending.reason, holdings));
+    }
+    let unasked: Vec<usize> = holdings
+        .iter()
+        .enumerate()
+        .filter(|(_, holding)| holding.state == State::Unasked)
+        .map(|(index, _)| index)
+        .collect();
+    if !unasked.is_empty() {
+        return Step::Close(unasked);
+    }
+    let silent = holdings.iter().any(|holding| holding.state == State::Silent);
+    let shown = ending.since.plus(SHOWN_AFTER);
+    let look = now.plus(if silent { RETRY } else { LOOK });
+    let next = if shown > now { look.min(shown) } else { look };
+    Step::Wait(next.min(ending.bound()))
+}
+
+/// The end of `session`, which was deleted at `since`; `servers` are the timeouts of those of its servers that still exist.
+pub fn ending(session: &AgentSession, servers: &[Timeouts], since: Moment) -> Ending {
+    let defaults = Timeouts::default();
+    let longest = |of: fn(&Timeouts) -> &berth_api::Duration| {
+        let spans = servers.iter().filter_map(|timeouts| of(timeouts).to_std());
+        spans.max().or_else(|| of(&defaults).to_std()).unwrap_or_default()
+    };
+    let own = session.spec.drain_timeout.as_ref().and_then(berth_api::Duration::to_std);
+    Ending {
+        reason: session.spec.end.as_ref().map_or(EndReason::Cleared, |end| end.reason),
+        since,
+        drain: own.unwrap_or_else(|| longest(|timeouts| &timeouts.drain)),
+        close: longest(|timeouts| &timeouts.close),
+    }
+}
+
+/// What is known of the end in a pod before its sidecar is asked: `ended` is what its stream told.
+pub fn first_state(pod: Option<&Pod>, ended: Option<EndReport>) -> State {
+    let runs = pod.is_some_and(|pod| PoolPod::read(pod, Occupancy::default()).life != Life::Dead);
+    match ended {
+        Some(report) if report.phase == EndPhase::Ended => State::Answered(report),
+        _ if runs => State::Unasked,
+        _ => State::Gone,
+    }
+}

@@ -1,0 +1,257 @@
+//! What a pool pod tells, and who holds its slots.
+
+use crate::time::Moment;
+use berth_api::{Reason, label};
+use berth_wire::{SessionReport, SessionState};
+use k8s_openapi::api::core::v1::{ContainerState, Pod, PodCondition};
+use std::collections::BTreeSet;
+
+/// Annotation of a pool pod: how many sessions it takes at once.
+pub const SLOTS: &str = "berth.dev/slots";
+/// Annotation of a pool pod: the sidecar image that it was made with.
+pub const IMAGE: &str = "berth.dev/sidecar-image";
+
+/// A pool pod as it was last seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolPod {
+    /// Name of the pod.
+    pub name: String,
+    /// UID of the pod.
+    pub uid: String,
+    /// IP address, once it has one.
+    pub address: Option<String>,
+    /// Revision of the server that it was made for.
+    pub revision: String,
+    /// Sessions that it takes at once.
+    pub slots: u32,
+    /// Sidecar image that it was made with.
+    pub image: String,
+    /// Where it stands in its life.
+    pub life: Life,
+    /// What the kubelet or the scheduler says is wrong with it.
+    pub trouble: Option<Trouble>,
+    /// Who holds its slots.
+    pub occupancy: Occupancy,
+}
+
+/// Where a pod stands in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// Its container has not run yet.
+    Starting,
+    /// The kubelet says that it is ready.
+    Ready,
+    /// It ran, and is not ready since then.
+    NotReady {
+        /// Since when.
+        since: Moment,
+    },
+    /// It was deleted and is on its way out.
+    Terminating,
+    /// It runs no container any more and never will.
+    Dead,
+}
+
+/// What is wrong with a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// The reason for conditions.
+    pub reason: Reason,
+    /// Text of the kubelet or scheduler.
+    pub message: String,
+}
+
+/// Who holds the slots of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Occupancy {
+    /// Whether the sidecar's stream is up and complete, so that nobody unknown can hold a slot.
+    pub synced: bool,
+    /// Sessions that hold a slot, or were promised one.
+    pub held: BTreeSet<String>,
+    /// Whether a session has ended in this pod: one that takes a single session is then used up.
+    pub used: bool,
+}
+
+impl Occupancy {
+    /// The occupancy of a pod from what its sidecar reports and from what was promised and is not reported yet; `used` is
+    /// whether a session that is not reported any more has ended there.
+    pub fn new<'a>(
+        synced: bool,
+        used: bool,
+        reports: impl IntoIterator<Item = &'a SessionReport>,
+        promised: impl IntoIterator<Item = String>,
+    ) -> Self {
+        let mut held: BTreeSet<String> = promised.into_iter().collect();
+        let mut used = used;
+        for report in reports {
+            if report.state == SessionState::Ended {
+                // What the sidecar says outweighs a promise that was kept and is over.
+                held.remove(&report.uid);
+                used = true;
+            } else {
+                held.insert(report.uid.clone());
+            }
+        }
+        Self { synced, held, used }
+    }
+}
+
+impl PoolPod {
+    /// Reads a pod of a pool. Pods whose annotations do not read as ours have no slots.
+    pub fn read(pod: &Pod, occupancy: Occupancy) -> Self {
+        let meta = &pod.metadata;
+        let annotation = |key: &str| meta.annotations.as_ref().and_then(|map| map.get(key)).cloned().unwrap_or_default();
+        let label = |key: &str| meta.labels.as_ref().and_then(|map| map.get(key)).cloned().unwrap_or_default();
+        Self {
+            name: meta.name.clone().unwrap_or_default(),
+            uid: meta.uid.clone().unwrap_or_default(),
+            address: pod.status.as_ref().and_then(|status| status.pod_ip.clone()).filter(|ip| !ip.is_empty()),
+            revision: label(label::REVISION),
+            slots: annotation(SLOTS).parse().unwrap_or(0),
+            image: annotation(IMAGE),
+            life: life(pod),
+            trouble: trouble(pod),
+            occupancy,
+        }
+    }
+
+    /// Slots that nobody holds; none when the pod took the single session of its life.
+    pub fn free(&self) -> u32 {
+        let used_up = self.slots == 1 && self.occupancy.used;
+        let held = u32::try_from(self.occupancy.held.len()).unwrap_or(u32::MAX);
+        if used_up { 0 } else { self.slots.saturating_sub(held) }
+    }
+
+    /// Whether a session may be placed here now: the kubelet says Ready and the sidecar has told all that it holds.
+    pub fn is_placeable(&self) -> bool {
+        self.life == Life::Ready && self.occupancy.synced && self.address.is_some()
+    }
+
+    /// Whether it runs, or will.
+    pub fn is_alive(&self) -> bool {
+        !matches!(self.life, Life::Terminating | Life::Dead)
+    }
+}
+
+fn condition<'a>(pod: &'a Pod, type_: &str) -> Option<&'a PodCondition> {
+    pod.status.as_ref()?.conditions.as_ref()?.iter().find(|condition| condition.type_ == type_)
+}
+
+fn life(pod: &Pod) -> Life {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("Pending");
+    if pod.metadata.deletion_timestamp.is_some() {
+        return Life::Terminating;
+    }
+    match phase {
+        "Succeeded" | "Failed" => Life::Dead,
+        "Pending" => Life::Starting,
+        _ => match condition(pod, "Ready") {
+            Some(ready) if ready.status == "True" => Life::Ready,
+            Some(ready) => {
+                Life::NotReady { since: ready.last_transition_time.as_ref().map_or(Moment(0), Moment::from_api) }
+            }
+            None => Life::Starting,
+        },
+    }
+}
+
+fn trouble(pod: &Pod) -> Option<Trouble> {
+    if let Some(scheduled) = condition(pod, "PodScheduled").filter(|scheduled| scheduled.status == "False") {
+        let message = scheduled.message.clone().unwrap_or_default();
+        return Some(Trouble { reason: Reason::Unschedulable, message });
+    }
+    let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
+    statuses.iter().find_map(|status| container_trouble(&status.image, status.state.as_ref()?))
+}
+
+/// Trouble of a container that waits. A crash is not told here: the pod is then not Ready, which status shows.
+fn container_trouble(image: &str, state: &ContainerState) -> Option<Trouble> {
+    let waiting = state.waiting.as_ref()?;
+    let text = waiting.message.as_deref().unwrap_or_default();
+    let reason = match waiting.reason.as_deref()? {
+        "ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull" | "RegistryUnavailable" => {
+            Reason::ImagePullFailed
+        }
+        "CreateContainerConfigError" | "CreateContainerError" | "RunContainerError" => Reason::PodForbidden,
+        _ => return None,
+    };
+    Some(Trouble { reason, message: format!("image {image:?}: {text}") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_wire::{Activity, Generation};
+    use serde_json::json;
+
+    fn pod(status: serde_json::Value) -> Pod {
+        serde_json::from_value(json!({
+            "metadata": {"name": "p", "uid": "u", "labels": {"berth.dev/revision": "r"}, "annotations": {"berth.dev/slots": "3"}},
+            "status": status,
+        }))
+        .unwrap()
+    }
+
+    fn report(uid: &str, state: SessionState) -> SessionReport {
+        SessionReport {
+            uid: uid.into(),
+            generation: Generation::default(),
+            state,
+            failure: None,
+            message: None,
+            activity: Activity::default(),
+            end: None,
+        }
+    }
+
+    #[test]
+    fn life_follows_phase_and_the_ready_condition() {
+        let ready = |status: &str| {
+            json!({"phase": "Running", "conditions": [{"type": "Ready", "status": status, "lastTransitionTime": "1970-01-01T00:00:09Z"}]})
+        };
+        for (status, life) in [
+            (json!({}), Life::Starting),
+            (json!({"phase": "Pending"}), Life::Starting),
+            (json!({"phase": "Failed"}), Life::Dead),
+            (ready("True"), Life::Ready),
+            (ready("False"), Life::NotReady { since: Moment(9_000) }),
+        ] {
+            assert_eq!(PoolPod::read(&pod(status.clone()), Occupancy::default()).life, life, "{status}");
+        }
+    }
+
+    #[test]
+    fn trouble_names_the_image_and_the_kubelets_text() {
+        let read = PoolPod::read(
+            &pod(json!({"containerStatuses": [{"name": "sidecar", "image": "x/none:1", "imageID": "", "ready": false, "restartCount": 0,
+                "state": {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}}]})),
+            Occupancy::default(),
+        );
+        let trouble = read.trouble.unwrap();
+        assert_eq!(trouble.reason, Reason::ImagePullFailed);
+        assert_eq!(trouble.message, "image \"x/none:1\": not found");
+        let read = PoolPod::read(
+            &pod(json!({"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}]})),
+            Occupancy::default(),
+        );
+        assert_eq!(read.trouble.unwrap().reason, Reason::Unschedulable);
+    }
+
+    #[test]
+    fn a_promise_counts_until_the_sidecar_says_that_the_session_ended() {
+        let promised = || vec!["a".to_owned(), "b".to_owned()];
+        let reports = [report("a", SessionState::Ended), report("c", SessionState::Idle)];
+        let occupancy = Occupancy::new(true, false, &reports, promised());
+        assert_eq!(occupancy.held.iter().map(String::as_str).collect::<Vec<_>>(), ["b", "c"]);
+        assert_eq!(PoolPod::read(&pod(json!({})), occupancy).free(), 1);
+    }
+
+    #[test]
+    fn a_pod_for_a_single_session_is_used_up_by_it() {
+        let occupancy = Occupancy::new(true, false, &[report("a", SessionState::Ended)], vec![]);
+        let mut read = PoolPod::read(&pod(json!({})), occupancy);
+        assert_eq!(read.free(), 3);
+        read.slots = 1;
+        assert_eq!(read.free(), 0);
+    }
+}

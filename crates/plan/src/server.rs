@@ -1,0 +1,10 @@
+//! Decisions on `McpServer`.
+
+pub mod build;
+pub mod credential;
+pub mod pool;
+pub mod status;
+pub mod validate;
+
+#[cfg(test)]
+pub(crate) mod fixture;

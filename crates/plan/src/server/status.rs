@@ -1,0 +1,116 @@
+//! What the status of an `McpServer` says.
+
+use crate::condition::{Finding, merge};
+use crate::pod::{PoolPod, Trouble};
+use crate::server::pool::{Fit, fit};
+use crate::server::validate::{Refusal, ValidServer};
+use crate::time::Moment;
+use berth_api::{ConditionType, McpServer, McpServerStatus, Reason};
+use std::collections::HashSet;
+
+/// What one pass found out about a server.
+#[derive(Clone, Copy, Debug)]
+pub struct Found<'a> {
+    /// The server, or why it cannot be acted on.
+    pub server: Result<&'a ValidServer, &'a Refusal>,
+    /// Every pod of the server.
+    pub pods: &'a [PoolPod],
+    /// Sessions that wait for a slot.
+    pub waiting: u32,
+    /// Why a pod could not be made.
+    pub refused: Option<&'a Trouble>,
+    /// Image that sidecars are made with now.
+    pub image: &'a str,
+}
+
+/// The status of `server` after a pass at `now`.
+pub fn status(server: &McpServer, found: &Found<'_>, now: Moment) -> McpServerStatus {
+    let previous = server.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    let generation = server.metadata.generation;
+    let counts = Counts::new(found);
+    let findings = match found.server {
+        Err(refusal) => refused(refusal),
+        Ok(valid) => vec![
+            Finding::holds(ConditionType::Accepted, Reason::Accepted, ""),
+            Finding::holds(ConditionType::ResolvedRefs, Reason::ResolvedRefs, ""),
+            ready(valid, found, &counts),
+        ],
+    };
+    McpServerStatus {
+        observed_generation: generation,
+        revision: found.server.ok().map(|valid| valid.key.revision.clone()),
+        conditions: merge(previous, findings, generation, now),
+        pods: number(found.pods.len()),
+        ready_pods: counts.ready_pods,
+        sessions: counts.sessions,
+        free_slots: counts.free_slots,
+        sessions_per_pod: found.server.ok().map(|valid| i32::try_from(valid.pool.slots).unwrap_or(i32::MAX)),
+    }
+}
+
+/// What a refusal to make a pod means, by the API server's text.
+pub fn create_trouble(message: &str) -> Trouble {
+    let quota = message.contains("exceeded quota");
+    let reason = if quota { Reason::QuotaExceeded } else { Reason::PodForbidden };
+    Trouble { reason, message: format!("a pod of the pool was refused: {message}") }
+}
+
+struct Counts {
+    ready_pods: i32,
+    sessions: i32,
+    free_slots: i32,
+}
+
+impl Counts {
+    fn new(found: &Found<'_>) -> Self {
+        let ready = || found.pods.iter().filter(|pod| pod.is_placeable());
+        let sessions: HashSet<&String> = found.pods.iter().flat_map(|pod| &pod.occupancy.held).collect();
+        let takes = |pod: &&PoolPod| found.server.is_ok_and(|valid| fit(pod, valid, found.image) != Fit::Old);
+        Self {
+            ready_pods: number(ready().count()),
+            sessions: number(sessions.len()),
+            free_slots: ready().filter(takes).map(|pod| number(pod.free() as usize)).sum(),
+        }
+    }
+}
+
+fn refused(refusal: &Refusal) -> Vec<Finding> {
+    let text = refusal.to_string();
+    let accepted = match refusal.concerns() {
+        ConditionType::Accepted => Finding::fails(ConditionType::Accepted, refusal.reason(), text.clone()),
+        _ => Finding::holds(ConditionType::Accepted, Reason::Accepted, ""),
+    };
+    let resolved = match refusal.concerns() {
+        ConditionType::ResolvedRefs => Finding::fails(ConditionType::ResolvedRefs, refusal.reason(), text.clone()),
+        _ => Finding::holds(ConditionType::ResolvedRefs, Reason::ResolvedRefs, ""),
+    };
+    vec![accepted, resolved, Finding::fails(ConditionType::Ready, refusal.reason(), text)]
+}
+
+/// Ready means that a session made now gets a slot, or that none is to be kept and none is asked for.
+fn ready(valid: &ValidServer, found: &Found<'_>, counts: &Counts) -> Finding {
+    let idle = valid.pool.warm == 0 && found.waiting == 0 && found.refused.is_none();
+    let limit = valid.pool.max_sessions.and_then(|most| i32::try_from(most).ok());
+    if let Some(most) = limit.filter(|most| counts.sessions >= *most) {
+        let text = format!("{most} sessions hold a slot, which is pool.maxSessions; end sessions or raise it");
+        return Finding::fails(ConditionType::Ready, Reason::LimitReached, text);
+    }
+    if counts.free_slots > 0 || idle {
+        return Finding::holds(ConditionType::Ready, Reason::PoolReady, "");
+    }
+    let current = |pod: &&PoolPod| pod.is_alive() && fit(pod, valid, found.image) == Fit::Current;
+    let trouble = found.pods.iter().filter(current).find_map(|pod| pod.trouble.as_ref());
+    if let Some(trouble) = found.refused.or(trouble) {
+        return Finding::fails(ConditionType::Ready, trouble.reason, trouble.message.clone());
+    }
+    let on_the_way = found.pods.iter().filter(current).any(|pod| !pod.is_placeable());
+    if !on_the_way && found.pods.len() >= valid.pool.max_pods as usize {
+        let text = format!("all {} pods of pool.maxPods are in use; end sessions or raise it", valid.pool.max_pods);
+        return Finding::fails(ConditionType::Ready, Reason::LimitReached, text);
+    }
+    Finding::fails(ConditionType::Ready, Reason::PoolStarting, "pods of the pool are starting")
+}
+
+fn number(count: usize) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}

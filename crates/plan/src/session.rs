@@ -1,0 +1,7 @@
+//! Decisions on `AgentSession`, while it lives. How it ends is in [`crate::end`].
+
+pub mod build;
+pub mod clocks;
+pub mod place;
+pub mod status;
+pub mod validate;

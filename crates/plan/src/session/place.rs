@@ -1,0 +1,151 @@
+//! Which pod gets a session.
+
+use crate::pod::PoolPod;
+use crate::server::pool::{Fit, fit, keeps_sessions};
+use crate::server::validate::ValidServer;
+use crate::time::Moment;
+use berth_api::Reason;
+use berth_wire::{SessionReport, SessionState};
+use std::collections::HashSet;
+
+/// What is known when one binding is placed.
+#[derive(Clone, Copy, Debug)]
+pub struct Observed<'a> {
+    /// UID of the session.
+    pub session: &'a str,
+    /// Every pod of the server.
+    pub pods: &'a [PoolPod],
+    /// What sidecars report of this session, each with the UID of its pod.
+    pub reports: &'a [(String, SessionReport)],
+    /// UID of the pod that the session was promised a slot in, by status or by this process.
+    pub promised: Option<&'a str>,
+    /// UIDs of pods that refused this session just now.
+    pub refused_by: &'a [String],
+    /// Other sessions that hold a slot at the server.
+    pub held: u32,
+    /// Those among them of the same subject.
+    pub held_by_subject: u32,
+    /// Image that sidecars are made with now.
+    pub image: &'a str,
+}
+
+/// Where a session goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision<'a> {
+    /// It stays where it is, or was promised a slot.
+    Keep(&'a PoolPod),
+    /// It takes a free slot.
+    Take(&'a PoolPod),
+    /// It has to leave a pod of an older revision before it is placed anew; a slot is free for it.
+    Leave(&'a PoolPod),
+    /// There is no slot for it now.
+    Wait(Wait),
+}
+
+/// Why there is no slot.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Wait {
+    /// No pod has a free slot yet.
+    #[error("waits for a free slot of server {server:?}")]
+    NoSlot {
+        /// Name of the server.
+        server: String,
+    },
+    /// It leaves a pod of an older revision first.
+    #[error("moves to the current revision of server {server:?}")]
+    Moving {
+        /// Name of the server.
+        server: String,
+    },
+    /// `pool.maxSessions` is reached.
+    #[error("{most} sessions hold a slot of server {server:?}, which is pool.maxSessions; end sessions or raise it")]
+    Sessions {
+        /// Name of the server.
+        server: String,
+        /// The bound.
+        most: u32,
+    },
+    /// `pool.maxSessionsPerSubject` is reached.
+    #[error(
+        "{most} sessions of this subject hold a slot of server {server:?}, which is pool.maxSessionsPerSubject; end one of them or raise it"
+    )]
+    SessionsOfSubject {
+        /// Name of the server.
+        server: String,
+        /// The bound.
+        most: u32,
+    },
+}
+
+impl Wait {
+    /// The reason for conditions.
+    pub const fn reason(&self) -> Reason {
+        match self {
+            Self::NoSlot { .. } | Self::Moving { .. } => Reason::Pending,
+            Self::Sessions { .. } | Self::SessionsOfSubject { .. } => Reason::LimitReached,
+        }
+    }
+}
+
+/// Where the session goes: it keeps what it has while that pod lives, else it takes a slot of the fullest ready pod of the
+/// current revision, so that the emptiest can go.
+pub fn decide<'a>(server: &ValidServer, observed: &Observed<'a>, now: Moment) -> Decision<'a> {
+    if let Some((pod, report)) = held(observed, now) {
+        let moves = fit(pod, server, observed.image) == Fit::Old
+            && report.is_some_and(|report| report.activity.in_flight == 0)
+            && free(server, observed).is_some();
+        return if moves { Decision::Leave(pod) } else { Decision::Keep(pod) };
+    }
+    let name = || server.key.name.clone();
+    if let Some(most) = server.pool.max_sessions.filter(|most| observed.held >= *most) {
+        return Decision::Wait(Wait::Sessions { server: name(), most });
+    }
+    if let Some(most) = server.pool.max_sessions_per_subject.filter(|most| observed.held_by_subject >= *most) {
+        return Decision::Wait(Wait::SessionsOfSubject { server: name(), most });
+    }
+    free(server, observed).map_or_else(|| Decision::Wait(Wait::NoSlot { server: name() }), Decision::Take)
+}
+
+/// Sessions other than `session` that hold a slot in one of `pods`.
+pub fn held_by_others(session: &str, pods: &[PoolPod]) -> u32 {
+    let held: HashSet<&String> = pods.iter().filter(|pod| pod.is_alive()).flat_map(|pod| &pod.occupancy.held).collect();
+    u32::try_from(held.into_iter().filter(|held| *held != session).count()).unwrap_or(u32::MAX)
+}
+
+/// The pod that the session has a slot in, with the sidecar's report once there is one.
+fn held<'a>(observed: &Observed<'a>, now: Moment) -> Option<(&'a PoolPod, Option<&'a SessionReport>)> {
+    let usable = |uid: &str| {
+        let pod = observed.pods.iter().find(|pod| pod.uid == uid)?;
+        (keeps_sessions(pod, now) && !observed.refused_by.contains(&pod.uid)).then_some(pod)
+    };
+    let alive = |(_, report): &&(String, SessionReport)| !is_over(report);
+    // The promise decides between two pods that both hold it; else whichever sidecar holds it counts.
+    let promised_first = |(uid, _): &&(String, SessionReport)| u8::from(observed.promised != Some(uid.as_str()));
+    let mut reports: Vec<_> = observed.reports.iter().filter(alive).collect();
+    reports.sort_by_key(promised_first);
+    if let Some(held) = reports.iter().find_map(|(uid, report)| Some((usable(uid)?, Some(report)))) {
+        return Some(held);
+    }
+    let promised = observed.promised?;
+    let over = observed.reports.iter().any(|(uid, report)| uid == promised && is_over(report));
+    // A sidecar that restarted has a slot for a session that it lost; one of an older revision would refuse it.
+    usable(promised).filter(|_| !over).map(|pod| (pod, None))
+}
+
+/// Whether the sidecar takes no more work of the session: it ended there, or is ending.
+fn is_over(report: &SessionReport) -> bool {
+    matches!(report.state, SessionState::Ending | SessionState::Ended)
+}
+
+/// The fullest pod that can take the session now.
+fn free<'a>(server: &ValidServer, observed: &Observed<'a>) -> Option<&'a PoolPod> {
+    observed
+        .pods
+        .iter()
+        .filter(|pod| pod.is_placeable() && pod.free() > 0 && !observed.refused_by.contains(&pod.uid))
+        .filter(|pod| !observed.reports.iter().any(|(uid, _)| *uid == pod.uid))
+        .map(|pod| (fit(pod, server, observed.image), pod.free(), pod))
+        .filter(|(fit, ..)| *fit != Fit::Old)
+        .min_by(|a, b| (a.0, a.1, &a.2.name).cmp(&(b.0, b.1, &b.2.name)))
+        .map(|(.., pod)| pod)
+}

@@ -1,0 +1,206 @@
+//! What the status of an `AgentSession` says while it lives.
+
+use crate::condition::{Finding, merge};
+use crate::pod::{Life, PoolPod};
+use crate::server::validate::ValidServer;
+use crate::session::clocks::bind_deadline;
+use crate::session::place::Wait;
+use crate::session::validate::Refusal;
+use crate::text::{ERROR_BYTES, clip};
+use crate::time::Moment;
+use berth_api::{AgentSession, AgentSessionStatus, BindingState, BindingStatus, ConditionType, PodRef, Reason};
+use berth_wire::{Failure, SessionReport};
+use std::time::Duration;
+
+/// A session that waits for a slot is woken when there is one; it looks for itself after this at the latest.
+const WAITING: Duration = Duration::from_secs(30);
+/// A session that waits for a sidecar, or for its own calls, looks again after this.
+const MOVING: Duration = Duration::from_secs(2);
+
+/// What became of one binding in a pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It cannot be acted on.
+    Refused(Refusal),
+    /// It has no slot.
+    Waiting(Wait),
+    /// It was promised a slot, and the sidecar did not confirm it.
+    Unconfirmed {
+        /// What went wrong.
+        error: String,
+    },
+    /// It holds a slot.
+    Held {
+        /// The pod.
+        pod: PodRef,
+        /// Revision that the slot is for.
+        revision: String,
+        /// What the sidecar reports; nothing while its stream is down.
+        report: Option<SessionReport>,
+        /// Whether the server has another revision by now: the slot is left when the session is idle.
+        outdated: bool,
+    },
+}
+
+impl Outcome {
+    /// The outcome of a slot that the sidecar has promised, or has promised before and cannot be asked just now.
+    pub fn kept(server: &ValidServer, pod: &PoolPod, report: Option<SessionReport>) -> Self {
+        let unreachable = !pod.occupancy.synced && pod.life != Life::Ready;
+        if unreachable {
+            return Self::Unconfirmed { error: format!("pod {:?} is not ready and its sidecar gives no answer", pod.name) };
+        }
+        Self::Held {
+            outdated: pod.revision != server.key.revision,
+            pod: PodRef {
+                name: pod.name.clone(),
+                uid: pod.uid.clone(),
+                address: pod.address.clone().unwrap_or_default(),
+                server_uid: server.key.uid.clone(),
+            },
+            revision: pod.revision.clone(),
+            report,
+        }
+    }
+}
+
+/// The outcome of a slot whose sidecar could not be asked, for the reason in `error`. While the kubelet calls the pod ready,
+/// what was known of it stands.
+pub fn silent(server: &ValidServer, pod: &PoolPod, report: Option<SessionReport>, error: &str) -> Outcome {
+    if pod.life == Life::Ready {
+        Outcome::kept(server, pod, report)
+    } else {
+        Outcome::Unconfirmed { error: error.to_owned() }
+    }
+}
+
+/// The status of `session` after a pass at `now`; `outcomes` are in the order of `spec.servers`.
+pub fn status(session: &AgentSession, outcomes: &[Outcome], gateway_url: &str, now: Moment) -> AgentSessionStatus {
+    let previous = session.status.as_ref();
+    let late = bind_deadline(session, now) <= now;
+    let servers: Vec<BindingStatus> = session
+        .spec
+        .servers
+        .iter()
+        .zip(outcomes)
+        .map(|(binding, outcome)| {
+            let before = previous.and_then(|status| status.servers.iter().find(|server| server.name == binding.name));
+            let entry = entry(&binding.name, outcome, before, late);
+            let url = entry.pod_ref.is_some().then(|| url(session, &binding.name, gateway_url));
+            BindingStatus { url, ..entry }
+        })
+        .collect();
+    let resolved = outcomes.iter().find_map(|outcome| match outcome {
+        Outcome::Refused(refusal) => {
+            Some(Finding::fails(ConditionType::ResolvedRefs, refusal.reason(), refusal.to_string()))
+        }
+        _ => None,
+    });
+    let findings = vec![
+        Finding::holds(ConditionType::Accepted, Reason::Accepted, ""),
+        resolved.unwrap_or_else(|| Finding::holds(ConditionType::ResolvedRefs, Reason::ResolvedRefs, "")),
+        ready(&servers),
+    ];
+    let conditions = previous.map_or(&[][..], |status| &status.conditions);
+    let generation = session.metadata.generation;
+    AgentSessionStatus {
+        observed_generation: generation,
+        conditions: merge(conditions, findings, generation, now),
+        servers,
+    }
+}
+
+/// When to look again although no event came; none when all is settled.
+pub fn next_look(session: &AgentSession, outcomes: &[Outcome], now: Moment) -> Option<Moment> {
+    let deadline = Some(bind_deadline(session, now)).filter(|deadline| *deadline > now);
+    let waiting = || deadline.map_or(now.plus(WAITING), |deadline| deadline.min(now.plus(WAITING)));
+    let next = |outcome: &Outcome| match outcome {
+        Outcome::Waiting(Wait::Moving { .. }) | Outcome::Unconfirmed { .. } => Some(now.plus(MOVING).min(waiting())),
+        Outcome::Held { outdated: true, .. } => Some(now.plus(MOVING)),
+        Outcome::Waiting(_) => Some(waiting()),
+        Outcome::Held { .. } | Outcome::Refused(_) => None,
+    };
+    outcomes.iter().filter_map(next).min()
+}
+
+/// URL of one server of a session.
+fn url(session: &AgentSession, server: &str, gateway_url: &str) -> String {
+    let part = |text: &Option<String>| text.clone().unwrap_or_default();
+    let (namespace, name) = (part(&session.metadata.namespace), part(&session.metadata.name));
+    format!("{}/{namespace}/{name}/{server}/mcp", gateway_url.trim_end_matches('/'))
+}
+
+fn entry(name: &str, outcome: &Outcome, before: Option<&BindingStatus>, late: bool) -> BindingStatus {
+    let pending = |reason: Reason, error: &str| BindingStatus {
+        name: name.to_owned(),
+        state: BindingState::Pending,
+        reason: Some(if late && reason == Reason::Pending { Reason::BindTimeout } else { reason }.as_str().to_owned()),
+        last_error: Some(clip(error, ERROR_BYTES)),
+        revision: None,
+        url: None,
+        pod_ref: None,
+    };
+    match outcome {
+        Outcome::Refused(refusal) => pending(refusal.reason(), &refusal.to_string()),
+        Outcome::Waiting(wait) => pending(wait.reason(), &wait.to_string()),
+        Outcome::Unconfirmed { error } => pending(Reason::Pending, error),
+        Outcome::Held { pod, revision, report, .. } => {
+            let Some(report) = report else {
+                // No news is no change: a sidecar whose stream is down said this before.
+                let same = before.filter(|before| before.pod_ref.as_ref().is_some_and(|held| held.uid == pod.uid));
+                return same.cloned().unwrap_or_else(|| held(name, pod, revision, None, None));
+            };
+            held(name, pod, revision, report.failure, report.message.as_deref())
+        }
+    }
+}
+
+fn held(name: &str, pod: &PodRef, revision: &str, failure: Option<Failure>, message: Option<&str>) -> BindingStatus {
+    BindingStatus {
+        name: name.to_owned(),
+        state: if failure.is_some() { BindingState::Degraded } else { BindingState::Bound },
+        reason: failure.map(|failure| failure.as_str().to_owned()),
+        last_error: failure.and(message).map(|text| clip(text, ERROR_BYTES)),
+        revision: Some(revision.to_owned()),
+        url: None,
+        pod_ref: Some(pod.clone()),
+    }
+}
+
+/// Ready while at least one server works; with the reason Degraded when not all do.
+fn ready(servers: &[BindingStatus]) -> Finding {
+    let bad: Vec<&BindingStatus> = servers.iter().filter(|server| server.state != BindingState::Bound).collect();
+    let Some(first) = bad.first() else {
+        return Finding::holds(ConditionType::Ready, Reason::Bound, "");
+    };
+    let message = bad
+        .iter()
+        .map(|server| format!("{}: {}", server.name, server.last_error.as_deref().unwrap_or_default()))
+        .collect::<Vec<_>>()
+        .join("; ");
+    if bad.len() < servers.len() {
+        return Finding::holds(ConditionType::Ready, Reason::Degraded, message);
+    }
+    let reason = first.reason.as_deref().and_then(reason_of).unwrap_or(Reason::Pending);
+    Finding::fails(ConditionType::Ready, reason, message)
+}
+
+/// The reason of a binding's text, among those that a binding can have.
+fn reason_of(text: &str) -> Option<Reason> {
+    [
+        Reason::Pending,
+        Reason::BindTimeout,
+        Reason::LimitReached,
+        Reason::InvalidSpec,
+        Reason::RefNotFound,
+        Reason::RefNotPermitted,
+        Reason::InvalidCredential,
+        Reason::Unauthorized,
+        Reason::InitializeTimeout,
+        Reason::ProtocolError,
+        Reason::RateLimited,
+        Reason::UpstreamUnreachable,
+        Reason::TLSUntrusted,
+    ]
+    .into_iter()
+    .find(|reason| reason.as_str() == text)
+}

@@ -1,0 +1,103 @@
+//! Metrics of a sidecar. Gauges are only moved through [`Held`], so every path, a panic too, brings them back.
+
+use berth_wire::Failure;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+/// The metrics; clones share them.
+#[derive(Clone, Default)]
+pub struct Metrics {
+    /// Sessions whose slot is held.
+    pub sessions: Gauge,
+    /// Open sockets to upstreams.
+    pub connections: Gauge,
+    /// Client scopes.
+    pub scopes: Gauge,
+    /// Client requests that are being relayed.
+    pub requests_in_flight: Gauge,
+    connects: Family<ConnectLabels, Counter>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ConnectLabels {
+    result: ConnectResult,
+}
+
+/// How an attempt to connect ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub enum ConnectResult {
+    /// It was established and is used.
+    Connected,
+    /// It came too late: the session had begun to end.
+    Late,
+    /// The session began to end before anything was sent.
+    Abandoned,
+    /// 401 or 403.
+    Unauthorized,
+    /// Not finished within the connect timeout.
+    InitializeTimeout,
+    /// The answer was not MCP.
+    ProtocolError,
+    /// 429.
+    RateLimited,
+    /// No connection, or a server error.
+    UpstreamUnreachable,
+    /// The certificate is not trusted.
+    TlsUntrusted,
+}
+
+impl From<Failure> for ConnectResult {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Unauthorized => Self::Unauthorized,
+            Failure::InitializeTimeout => Self::InitializeTimeout,
+            Failure::ProtocolError => Self::ProtocolError,
+            Failure::RateLimited => Self::RateLimited,
+            Failure::UpstreamUnreachable => Self::UpstreamUnreachable,
+            Failure::TLSUntrusted => Self::TlsUntrusted,
+        }
+    }
+}
+
+impl Metrics {
+    /// Metrics that `registry` shows under `berth_sidecar_`.
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        let ours = registry.sub_registry_with_prefix("berth_sidecar");
+        ours.register("sessions", "Sessions whose slot is held", metrics.sessions.clone());
+        ours.register("connections", "Open sockets to upstreams", metrics.connections.clone());
+        ours.register("scopes", "Client scopes", metrics.scopes.clone());
+        ours.register(
+            "requests_in_flight",
+            "Client requests being relayed",
+            metrics.requests_in_flight.clone(),
+        );
+        ours.register("connects", "Attempts to connect, by how they ended", metrics.connects.clone());
+        metrics
+    }
+
+    /// Counts an attempt that ended.
+    pub(crate) fn count_connect(&self, result: ConnectResult) {
+        self.connects.get_or_create(&ConnectLabels { result }).inc();
+    }
+}
+
+/// One unit of a gauge, given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Held(Gauge);
+
+impl Held {
+    pub(crate) fn new(gauge: &Gauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}

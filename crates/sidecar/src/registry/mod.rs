@@ -1,0 +1,208 @@
+//! All sessions of the pod: who holds a slot, who ends, who has ended.
+
+mod admit;
+mod feed;
+mod tombstones;
+
+pub(crate) use feed::{Feed, Urgency, Watcher};
+
+use crate::metrics::Held;
+use crate::session::{Deadlines, Desired, Session, Shared, SpecError};
+use crate::sync::lock;
+use admit::{Admission, Situation, Standing, admit, explain};
+use berth_wire::{
+    EndPhase, EndReport, Outcome, Refusal, RefusalReason, ServerKey, SessionReport, SessionSpec,
+};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::watch;
+use tombstones::{Tombstone, Tombstones};
+
+/// How long the shutdown waits for attempts that outlive their sessions.
+const STRAGGLERS: Duration = Duration::from_secs(5);
+
+/// The sessions of one pod.
+pub(crate) struct Registry {
+    /// What the pod serves.
+    pub server: ServerKey,
+    /// Sessions that it takes at once.
+    pub slots: u32,
+    pub shared: Arc<Shared>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    sessions: HashMap<Arc<str>, Slot>,
+    tombstones: Tombstones,
+    was_used: bool,
+    shutting_down: bool,
+}
+
+/// A slot that is held.
+struct Slot {
+    session: Arc<Session>,
+    /// The end that is under way.
+    end: Option<watch::Receiver<EndReport>>,
+    _held: Held,
+}
+
+/// Why a PUT was not taken.
+#[derive(Debug)]
+pub(crate) enum PutError {
+    /// The slot or the change is refused.
+    Refused(Refusal),
+    /// The spec cannot be used.
+    Invalid(SpecError),
+}
+
+impl Registry {
+    pub(crate) fn new(server: ServerKey, slots: u32, shared: Arc<Shared>) -> Arc<Self> {
+        Arc::new(Self { server, slots, shared, state: Mutex::default() })
+    }
+
+    /// Takes the whole desired state of a session.
+    pub(crate) fn put(&self, spec: SessionSpec) -> Result<SessionReport, PutError> {
+        let uid: Arc<str> = spec.uid.as_str().into();
+        let desired = Desired::new(spec).map_err(PutError::Invalid)?;
+        let mut state = lock(&self.state);
+        let situation = Situation {
+            server: &self.server,
+            slots: self.slots,
+            held: u32::try_from(state.sessions.len()).unwrap_or(u32::MAX),
+            was_used: state.was_used,
+            shutting_down: state.shutting_down,
+            session: state.standing(&uid),
+        };
+        let admission = admit(situation, &desired.server, desired.generation)
+            .map_err(|reason| PutError::Refused(self.refusal(reason)))?;
+        let session = match admission {
+            Admission::Create => {
+                tracing::info!(session = %uid, name = desired.display_name, server = desired.server.name, "slot given");
+                let session = Session::new(uid.clone(), desired, self.shared.clone());
+                let held = Held::new(&self.shared.metrics.sessions);
+                state.was_used = true;
+                state.sessions.insert(uid.clone(), Slot { session: session.clone(), end: None, _held: held });
+                self.shared.feed.mark(&uid, Urgency::Now);
+                session
+            }
+            Admission::Update => {
+                let Some(slot) = state.sessions.get(&uid) else {
+                    return Err(PutError::Refused(self.refusal(RefusalReason::Ended)));
+                };
+                slot.session.update(desired);
+                slot.session.clone()
+            }
+        };
+        drop(state);
+        Ok(session.report())
+    }
+
+    /// The session `uid`, if it holds a slot.
+    pub(crate) fn get(&self, uid: &str) -> Option<Arc<Session>> {
+        lock(&self.state).sessions.get(uid).map(|slot| slot.session.clone())
+    }
+
+    /// Starts the end of a session, or joins it; the first one fixes the deadlines. What it answers is followed until its
+    /// phase is `Ended`. A session that was never here leaves a tombstone, so that a PUT that was overtaken is refused.
+    pub(crate) fn end(self: &Arc<Self>, uid: &str, deadlines: Deadlines) -> watch::Receiver<EndReport> {
+        let mut state = lock(&self.state);
+        let Some(slot) = state.sessions.get_mut(uid) else {
+            let end = state.tombstones.get(uid).map_or(EndReport::NOTHING_HELD, |tombstone| tombstone.end);
+            state.tombstones.add(uid.into(), Tombstone { end, last: None });
+            return watch::channel(end).1;
+        };
+        if let Some(end) = &slot.end {
+            return end.clone();
+        }
+        let (progress, end) = watch::channel(BEGUN);
+        slot.end = Some(end.clone());
+        if slot.session.fence() {
+            self.shared.tasks.spawn(self.clone().carry_out(slot.session.clone(), deadlines, progress));
+        }
+        end
+    }
+
+    async fn carry_out(
+        self: Arc<Self>,
+        session: Arc<Session>,
+        deadlines: Deadlines,
+        progress: watch::Sender<EndReport>,
+    ) {
+        tracing::info!(session = %session.uid, ?deadlines, "end begun");
+        let end = session.end(deadlines, &progress).await;
+        let mut state = lock(&self.state);
+        let last = SessionReport { failure: None, message: None, ..session.report() };
+        let last = Some(Box::new(last));
+        state.tombstones.add(session.uid.clone(), Tombstone { end, last });
+        state.sessions.remove(&session.uid);
+        drop(state);
+        progress.send_replace(end);
+        self.shared.feed.mark(&session.uid, Urgency::Now);
+        tracing::info!(session = %session.uid, drain = ?end.drain, close = ?end.close, remove = ?end.remove, "ended");
+    }
+
+    /// Observed state of a session that holds a slot or has held one.
+    pub(crate) fn report(&self, uid: &str) -> Option<SessionReport> {
+        let state = lock(&self.state);
+        match state.sessions.get(uid) {
+            Some(slot) => Some(slot.session.report()),
+            None => state.tombstones.get(uid)?.last.as_deref().cloned(),
+        }
+    }
+
+    /// Observed state of every session that holds a slot.
+    pub(crate) fn reports(&self) -> Vec<SessionReport> {
+        let sessions: Vec<_> = lock(&self.state).sessions.values().map(|slot| slot.session.clone()).collect();
+        sessions.iter().map(|session| session.report()).collect()
+    }
+
+    /// Refuses new sessions, ends all by their own timeouts, and returns when they have ended.
+    pub(crate) async fn shut_down(self: &Arc<Self>) {
+        let sessions: Vec<_> = {
+            let mut state = lock(&self.state);
+            state.shutting_down = true;
+            state.sessions.values().map(|slot| slot.session.clone()).collect()
+        };
+        let ends: Vec<_> = sessions
+            .iter()
+            .map(|session| {
+                let desired = session.desired();
+                self.end(&session.uid, Deadlines { drain: desired.drain(), close: desired.close() })
+            })
+            .collect();
+        for mut end in ends {
+            let _ = end.wait_for(|end| end.phase == EndPhase::Ended).await;
+        }
+        self.shared.tasks.close();
+        if tokio::time::timeout(STRAGGLERS, self.shared.tasks.wait()).await.is_err() {
+            tracing::warn!("attempts to connect are cut; what they opened upstream is not closed");
+        }
+    }
+
+    fn refusal(&self, reason: RefusalReason) -> Refusal {
+        Refusal { reason, message: explain(reason, &self.server) }
+    }
+}
+
+/// The report on an end that has only begun.
+const BEGUN: EndReport = EndReport {
+    phase: EndPhase::Draining,
+    drain: Outcome::Unconfirmed,
+    close: Outcome::Unconfirmed,
+    remove: Outcome::Unconfirmed,
+};
+
+impl State {
+    fn standing(&self, uid: &str) -> Standing {
+        match self.sessions.get(uid) {
+            Some(slot) => match slot.session.standing() {
+                (generation, true) => Standing::Held(generation),
+                (_, false) => Standing::Ending,
+            },
+            None if self.tombstones.get(uid).is_some() => Standing::Ended,
+            None => Standing::Unknown,
+        }
+    }
+}

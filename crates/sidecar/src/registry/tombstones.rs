@@ -1,0 +1,61 @@
+//! What is left of sessions that have ended: enough to answer a repeated DELETE and to refuse a late PUT.
+
+use berth_wire::{EndReport, SessionReport};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+/// Tombstones that a pod keeps, some tens of MiB; the oldest go first.
+const MAX_TOMBSTONES: usize = 100_000;
+
+/// One ended session.
+#[derive(Clone, Debug)]
+pub(crate) struct Tombstone {
+    /// How the end went.
+    pub end: EndReport,
+    /// The last state; none if the session was never held.
+    pub last: Option<Box<SessionReport>>,
+}
+
+/// The tombstones of a pod.
+#[derive(Default)]
+pub(crate) struct Tombstones {
+    by_uid: HashMap<Arc<str>, Tombstone>,
+    oldest_first: VecDeque<Arc<str>>,
+}
+
+impl Tombstones {
+    /// Adds one; the first for a session stands.
+    pub(crate) fn add(&mut self, uid: Arc<str>, tombstone: Tombstone) {
+        if self.by_uid.contains_key(&uid) {
+            return;
+        }
+        if self.oldest_first.len() >= MAX_TOMBSTONES
+            && let Some(oldest) = self.oldest_first.pop_front()
+        {
+            self.by_uid.remove(&oldest);
+        }
+        self.oldest_first.push_back(uid.clone());
+        self.by_uid.insert(uid, tombstone);
+    }
+
+    pub(crate) fn get(&self, uid: &str) -> Option<&Tombstone> {
+        self.by_uid.get(uid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_give_way() {
+        let mut tombstones = Tombstones::default();
+        for number in 0..=MAX_TOMBSTONES {
+            let tombstone = Tombstone { end: EndReport::NOTHING_HELD, last: None };
+            tombstones.add(number.to_string().into(), tombstone);
+        }
+        assert!(tombstones.get("0").is_none());
+        assert!(tombstones.get("1").is_some());
+        assert_eq!(tombstones.by_uid.len(), MAX_TOMBSTONES);
+    }
+}

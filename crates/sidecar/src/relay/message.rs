@@ -1,0 +1,72 @@
+//! Messages of a client that want no answer: notifications, and responses to the server's requests.
+
+use crate::session::{Scope, Session};
+use crate::upstream::{Connection, REFUSAL_LIMIT, SendError};
+use berth_mcp::frame::{Frame, splice};
+use berth_mcp::method;
+use bytes::Bytes;
+use http::StatusCode;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+/// How long the upstream may take to accept a message.
+const ACCEPT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Passes `text`, which is `frame`, to the upstream if it is connected: no such message is a reason to connect. 202 if
+/// there is nothing more to do, 502 if the upstream did not take it.
+pub(super) async fn pass(session: &Arc<Session>, scope: &Scope, text: &str, frame: &Frame<'_>) -> StatusCode {
+    let Some(message) = outbound(scope, text, frame) else { return StatusCode::ACCEPTED };
+    let Some(connection) = session.established() else { return StatusCode::ACCEPTED };
+    let (done, status) = oneshot::channel();
+    let delivery = deliver(session.clone(), connection, message);
+    // A client that leaves has still said it.
+    session.spawn(async move {
+        let _ = done.send(delivery.await);
+    });
+    status.await.unwrap_or(StatusCode::BAD_GATEWAY)
+}
+
+/// The message for the upstream; none if it ends here.
+fn outbound(scope: &Scope, text: &str, frame: &Frame<'_>) -> Option<String> {
+    match frame {
+        // The sidecar has said so itself.
+        Frame::Notification { method, .. } if method == method::INITIALIZED => None,
+        Frame::Notification { method, subject } if method == method::CANCELLED => {
+            let subject = subject.as_ref()?;
+            let running = scope.running(&subject.key())?;
+            running.cancelled.notify_one();
+            Some(splice(text, [(subject.span(), &running.upstream_id.to_string())]))
+        }
+        _ => Some(text.to_owned()),
+    }
+}
+
+async fn deliver(session: Arc<Session>, connection: Arc<Connection>, message: String) -> StatusCode {
+    let _user = connection.users.token();
+    let headers = session.desired().headers.clone();
+    let sent = timeout(ACCEPT_TIMEOUT, async {
+        let mut response = connection.post(&headers, Bytes::from(message)).await?;
+        response.body_mut().finish(REFUSAL_LIMIT).await;
+        Ok::<_, SendError>(response.status())
+    });
+    let sent = tokio::select! {
+        sent = sent => sent,
+        () = session.cancelled().cancelled() => return StatusCode::BAD_GATEWAY,
+    };
+    match sent {
+        Ok(Ok(status)) if status.is_success() => StatusCode::ACCEPTED,
+        Ok(Ok(status)) => {
+            if status == StatusCode::NOT_FOUND && connection.has_session_id() {
+                session.lost(&connection, true);
+            }
+            StatusCode::BAD_GATEWAY
+        }
+        Ok(Err(_)) => {
+            session.lost(&connection, false);
+            StatusCode::BAD_GATEWAY
+        }
+        Err(_) => StatusCode::BAD_GATEWAY,
+    }
+}

@@ -1,0 +1,80 @@
+//! The process: identity, sockets, signals.
+
+use crate::args::Args;
+use crate::metrics::Metrics;
+use crate::sidecar::Sidecar;
+use crate::upstream::{Dialer, DialerError};
+use berth_net::identity::{Identity, IdentityError};
+use berth_net::{admin, serve, shutdown};
+use prometheus_client::registry::Registry;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+/// How often the identity's files are looked at.
+const FOLLOW: Duration = Duration::from_secs(10);
+/// Connections of operators and gateways at once.
+const MAX_CONNECTIONS: usize = 4096;
+/// Connections to health and metrics at once.
+const MAX_ADMIN_CONNECTIONS: usize = 32;
+
+/// Why the sidecar cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// No identity.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// No way to dial upstreams.
+    #[error(transparent)]
+    Dialer(#[from] DialerError),
+    /// No socket.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// No signals.
+    #[error("cannot wait for signals: {0}")]
+    Signal(std::io::Error),
+}
+
+/// Runs a sidecar until a signal asks it to end and its sessions have ended.
+pub async fn run(args: Args) -> Result<(), RunError> {
+    let asked_to_end = shutdown::on_signal().map_err(RunError::Signal)?;
+    let stop = CancellationToken::new();
+    let identity = Identity::from_dir(&args.tls_dir).await?;
+    let mut metrics_registry = Registry::default();
+    let metrics = Metrics::register(&mut metrics_registry);
+    let sidecar = Sidecar::new(args.server(), args.slots, Arc::new(Dialer::system()?), metrics);
+    let readiness = admin::Readiness::default();
+
+    let listener = listen(args.listen).await?;
+    let admin_listener = listen(args.admin_listen).await?;
+    let follow = {
+        let (identity, dir, stop) = (identity.clone(), args.tls_dir.clone(), stop.clone());
+        async move { identity.follow_dir(&dir, FOLLOW, stop).await }
+    };
+    let admin = admin::router(Arc::new(metrics_registry), readiness.clone());
+    let admin = serve::serve(admin_listener, None, admin, MAX_ADMIN_CONNECTIONS, stop.clone());
+    let app = sidecar.router(stop.clone());
+    let app = serve::serve(listener, Some(identity), app, MAX_CONNECTIONS, stop.clone());
+    let end = async {
+        asked_to_end.cancelled().await;
+        readiness.set(false);
+        sidecar.shut_down().await;
+        stop.cancel();
+    };
+    readiness.set(true);
+    tracing::info!(server = args.server_name, revision = args.revision, slots = args.slots, listen = %args.listen, "serving");
+    tokio::join!(follow, admin, app, end);
+    tracing::info!("ended");
+    Ok(())
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener, RunError> {
+    TcpListener::bind(address).await.map_err(|source| RunError::Listen { address, source })
+}

@@ -1,0 +1,149 @@
+//! An open MCP session of the legacy era at an upstream.
+
+use super::body::Body;
+use super::target::Target;
+use super::transport::{SendError, Transport};
+use super::{REFUSAL_LIMIT, is_session_lost};
+use berth_mcp::header;
+use berth_wire::Outcome;
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE, HOST};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+const SESSION_ID: HeaderName = HeaderName::from_static(header::MCP_SESSION_ID);
+const PROTOCOL_VERSION: HeaderName = HeaderName::from_static(header::MCP_PROTOCOL_VERSION);
+
+/// One established upstream session with its sockets.
+pub struct Connection {
+    /// Number of the attempt that made it; names it within its `AgentSession`.
+    pub epoch: u64,
+    /// Raw JSON of the result of `initialize`.
+    pub initialize_result: Box<str>,
+    /// The calls that use it.
+    pub users: TaskTracker,
+    transport: Arc<Transport>,
+    names: SessionNames,
+    /// The upstream said that it does not know the session any more.
+    gone: AtomicBool,
+}
+
+/// The headers that name an upstream session.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SessionNames {
+    /// The upstream's session id, if it gave one.
+    pub id: Option<HeaderValue>,
+    /// The negotiated revision, once known.
+    pub version: Option<HeaderValue>,
+}
+
+impl Connection {
+    pub(super) fn new(
+        epoch: u64,
+        initialize_result: Box<str>,
+        transport: Arc<Transport>,
+        names: SessionNames,
+    ) -> Self {
+        Self {
+            epoch,
+            initialize_result,
+            users: TaskTracker::new(),
+            transport,
+            names,
+            gone: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether the upstream gave a session id.
+    pub fn has_session_id(&self) -> bool {
+        self.names.id.is_some()
+    }
+
+    /// Sends one message; `headers` are the session's own, credentials among them.
+    pub async fn post(&self, headers: &HeaderMap, message: Bytes) -> Result<Response<Body>, SendError> {
+        post(&self.transport, headers, &self.names, message).await
+    }
+
+    /// Notes that the upstream does not know the session any more.
+    pub fn mark_gone(&self) {
+        self.gone.store(true, Ordering::Release);
+    }
+
+    /// Ends the upstream session, by `deadline` at the latest.
+    pub async fn delete(&self, headers: &HeaderMap, deadline: Instant) -> Outcome {
+        if self.gone.load(Ordering::Acquire) {
+            return Outcome::NotNeeded;
+        }
+        delete(&self.transport, headers, &self.names, deadline).await
+    }
+
+    /// Closes the sockets and returns when they are closed.
+    pub async fn close(&self) {
+        self.transport.close().await;
+    }
+}
+
+/// POSTs one message to the upstream.
+pub(crate) async fn post(
+    transport: &Arc<Transport>,
+    headers: &HeaderMap,
+    names: &SessionNames,
+    message: Bytes,
+) -> Result<Response<Body>, SendError> {
+    let mut request = request(Method::POST, transport.target(), headers, names, message);
+    request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(header::JSON));
+    transport.send(request).await
+}
+
+/// DELETEs the upstream session. A server that knows no DELETE, or no such session, has nothing left to end.
+pub(crate) async fn delete(
+    transport: &Arc<Transport>,
+    headers: &HeaderMap,
+    names: &SessionNames,
+    deadline: Instant,
+) -> Outcome {
+    if names.id.is_none() {
+        return Outcome::NotNeeded;
+    }
+    let request = request(Method::DELETE, transport.target(), headers, names, Bytes::new());
+    let confirmed = async {
+        let response = transport.send(request).await.ok()?;
+        let (status, mut body) = (response.status(), response.into_body());
+        if status.is_success() || status == StatusCode::METHOD_NOT_ALLOWED {
+            return Some(());
+        }
+        let text = body.text(REFUSAL_LIMIT).await.unwrap_or_default();
+        is_session_lost(status, &text).then_some(())
+    };
+    match tokio::time::timeout_at(deadline, confirmed).await {
+        Ok(Some(())) => Outcome::Confirmed,
+        Ok(None) | Err(_) => Outcome::Unconfirmed,
+    }
+}
+
+fn request(
+    method: Method,
+    target: &Target,
+    headers: &HeaderMap,
+    names: &SessionNames,
+    body: Bytes,
+) -> Request<Full<Bytes>> {
+    let mut request = Request::new(Full::new(body));
+    *request.method_mut() = method;
+    *request.uri_mut() = target.path.clone().into();
+    let ours = request.headers_mut();
+    ours.extend(headers.clone());
+    ours.entry(HOST).or_insert_with(|| target.authority.clone());
+    ours.insert(ACCEPT, HeaderValue::from_static(header::ACCEPT_BOTH));
+    for (name, value) in [(SESSION_ID, &names.id), (PROTOCOL_VERSION, &names.version)] {
+        match value {
+            Some(value) => ours.insert(name, value.clone()),
+            None => ours.remove(name),
+        };
+    }
+    request
+}

@@ -1,0 +1,134 @@
+//! Opens sockets to upstreams: name, TCP, TLS, each with an error of its own.
+
+use super::target::{Host, Target};
+use hickory_resolver::TokioResolver;
+use rustls::{ClientConfig, RootCertStore};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+/// How long one address is tried when there are more: one that drops packets must not use up the whole connect timeout.
+const ADDRESS_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A byte stream to an upstream.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// Why no socket was opened. Nothing was sent of any request.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DialError {
+    /// The name could not be resolved.
+    #[error("cannot resolve the upstream's host name: {0}")]
+    Resolve(String),
+    /// No address took the connection.
+    #[error("cannot connect to the upstream's port {port}: {message}")]
+    Connect {
+        /// The port.
+        port: u16,
+        /// What the system said about the last address.
+        message: String,
+    },
+    /// The certificate was refused.
+    #[error("the upstream's certificate is not trusted: {0}")]
+    Untrusted(String),
+    /// TLS failed for another reason.
+    #[error("the TLS handshake with the upstream failed: {0}")]
+    Tls(String),
+}
+
+/// Opens sockets; shared by all sessions, remembers nothing between them.
+pub struct Dialer {
+    resolver: TokioResolver,
+    tls: TlsConnector,
+}
+
+/// Why there is no dialer.
+#[derive(Debug, thiserror::Error)]
+pub enum DialerError {
+    /// `/etc/resolv.conf` cannot be used.
+    #[error("cannot read the resolver's configuration: {0}")]
+    Resolver(String),
+    /// TLS cannot be set up.
+    #[error("cannot set up TLS: {0}")]
+    Tls(#[from] rustls::Error),
+}
+
+impl Dialer {
+    /// A dialer that resolves as `/etc/resolv.conf` says and trusts the roots of Mozilla's program.
+    pub fn system() -> Result<Self, DialerError> {
+        Self::with_roots(RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() })
+    }
+
+    /// The same with roots of the caller's choice.
+    pub fn with_roots(roots: RootCertStore) -> Result<Self, DialerError> {
+        let unusable = |error: hickory_resolver::net::NetError| DialerError::Resolver(error.to_string());
+        let mut builder = TokioResolver::builder_tokio().map_err(unusable)?;
+        // Connects are rare, and one after a loss must see where the upstream is now.
+        builder.options_mut().cache_size = 0;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut tls = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+        // Tickets would let an upstream link the sessions of different subjects, and cost memory.
+        tls.resumption = rustls::client::Resumption::disabled();
+        Ok(Self { resolver: builder.build().map_err(unusable)?, tls: TlsConnector::from(Arc::new(tls)) })
+    }
+
+    /// Opens a socket to `target`. Bounds on time are the caller's.
+    pub async fn dial(&self, target: &Target) -> Result<Box<dyn Stream>, DialError> {
+        let addresses = self.resolve(&target.host).await?;
+        let stream = connect(&addresses, target.port).await?;
+        let Some(name) = &target.tls_name else { return Ok(Box::new(stream)) };
+        let stream = self.tls.connect(name.clone(), stream).await.map_err(|error| refused(&error))?;
+        Ok(Box::new(stream))
+    }
+
+    async fn resolve(&self, host: &Host) -> Result<Vec<IpAddr>, DialError> {
+        match host {
+            Host::Address(address) => Ok(vec![*address]),
+            Host::Name(name) => {
+                let found = self.resolver.lookup_ip(name.as_str()).await;
+                found
+                    .map(|found| found.iter().collect())
+                    .map_err(|error| DialError::Resolve(error.to_string()))
+            }
+        }
+    }
+}
+
+async fn connect(addresses: &[IpAddr], port: u16) -> Result<TcpStream, DialError> {
+    let mut message = "the name has no address".to_owned();
+    for (index, address) in addresses.iter().enumerate() {
+        let attempt = TcpStream::connect(SocketAddr::new(*address, port));
+        let result = if index + 1 < addresses.len() {
+            tokio::time::timeout(ADDRESS_TIMEOUT, attempt)
+                .await
+                .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        } else {
+            attempt.await
+        };
+        match result {
+            Ok(stream) => {
+                // Messages are small and awaited: waiting to fill a segment only adds delay.
+                let _ = stream.set_nodelay(true);
+                return Ok(stream);
+            }
+            Err(error) => message = error.to_string(),
+        }
+    }
+    Err(DialError::Connect { port, message })
+}
+
+fn refused(error: &io::Error) -> DialError {
+    let cause = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match cause {
+        Some(rustls::Error::InvalidCertificate(reason)) => DialError::Untrusted(reason.to_string()),
+        _ => DialError::Tls(error.to_string()),
+    }
+}

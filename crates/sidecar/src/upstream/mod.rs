@@ -1,0 +1,27 @@
+//! The upstream side: one MCP server, reached over sockets that belong to one session.
+//!
+//! [`Target`] is where, [`Dialer`] opens sockets, [`Transport`] sends HTTP over them, [`handshake`] opens an MCP session
+//! and [`Connection`] is one that is open. [`Trouble`] is what can go wrong, in words for people.
+
+mod body;
+mod connection;
+mod dial;
+pub(crate) mod handshake;
+mod status;
+mod target;
+mod transport;
+mod trouble;
+
+pub use body::{Body, BodyError};
+pub use connection::Connection;
+pub use dial::{DialError, Dialer, DialerError};
+pub(crate) use status::is_session_lost;
+pub use target::{Host, Target, TargetError};
+pub use transport::{SendError, Transport};
+pub(crate) use trouble::Site;
+pub use trouble::{Step, Trouble};
+
+/// Largest answer of an upstream, or event of an answer, in bytes.
+pub const RESPONSE_LIMIT: usize = 16 * 1024 * 1024;
+/// Largest text that explains a refusal, in bytes.
+pub(crate) const REFUSAL_LIMIT: usize = 64 * 1024;

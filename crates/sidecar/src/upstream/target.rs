@@ -1,0 +1,107 @@
+//! Where an upstream is, read from its URL.
+
+use http::uri::PathAndQuery;
+use http::{HeaderValue, Uri};
+use rustls::pki_types::ServerName;
+use std::net::IpAddr;
+
+/// An MCP endpoint to dial.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Host to dial: a name to resolve, or an address.
+    pub host: Host,
+    /// Port to dial.
+    pub port: u16,
+    /// The name that the certificate must have; none for plain HTTP.
+    pub tls_name: Option<ServerName<'static>>,
+    /// Value of the `Host` header: always the upstream's own, never a client's.
+    pub authority: HeaderValue,
+    /// What is asked for.
+    pub path: PathAndQuery,
+}
+
+/// A host of a URL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Host {
+    /// To be resolved.
+    Name(String),
+    /// To be dialled as it is.
+    Address(IpAddr),
+}
+
+/// Why a URL cannot be dialled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TargetError {
+    /// It does not parse.
+    #[error("the upstream's URL is not a valid absolute URL")]
+    Invalid,
+    /// Neither `http` nor `https`.
+    #[error("the upstream's URL must begin with http:// or https://")]
+    Scheme,
+    /// It holds a user or password.
+    #[error("the upstream's URL must not hold a user or password: put credentials into a header")]
+    UserInfo,
+    /// No certificate can name such a host.
+    #[error("the host of the upstream's URL is not a valid name")]
+    Host,
+}
+
+impl Target {
+    /// Reads an absolute `http` or `https` URL. Errors never quote it: it may hold a secret in its query.
+    pub fn parse(url: &str) -> Result<Self, TargetError> {
+        let uri: Uri = url.parse().map_err(|_| TargetError::Invalid)?;
+        let tls = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            _ => return Err(TargetError::Scheme),
+        };
+        let authority = uri.authority().ok_or(TargetError::Invalid)?;
+        if authority.as_str().contains('@') {
+            return Err(TargetError::UserInfo);
+        }
+        let name = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        if name.is_empty() {
+            return Err(TargetError::Host);
+        }
+        // A name with its final dot is resolved as it stands, but certificates are written without.
+        let tls_name =
+            ServerName::try_from(name.trim_end_matches('.').to_owned()).map_err(|_| TargetError::Host)?;
+        let host = name.parse().map_or(Host::Name(name), Host::Address);
+        Ok(Self {
+            host,
+            port: authority.port_u16().unwrap_or(if tls { 443 } else { 80 }),
+            tls_name: tls.then_some(tls_name),
+            authority: HeaderValue::try_from(authority.as_str()).map_err(|_| TargetError::Invalid)?,
+            path: uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/")),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_hosts_and_paths_are_read() {
+        let target = Target::parse("http://probe.demo.svc:3001/mcp?x=1").unwrap();
+        assert_eq!((&target.host, target.port), (&Host::Name("probe.demo.svc".into()), 3001));
+        assert_eq!(
+            (target.authority.to_str().unwrap(), target.path.as_str()),
+            ("probe.demo.svc:3001", "/mcp?x=1")
+        );
+        assert_eq!(target.tls_name, None);
+        let target = Target::parse("https://[::1]").unwrap();
+        assert_eq!((target.host, target.port), (Host::Address("::1".parse().unwrap()), 443));
+        assert_eq!((target.authority.to_str().unwrap(), target.path.as_str()), ("[::1]", "/"));
+        assert!(target.tls_name.is_some());
+    }
+
+    #[test]
+    fn what_cannot_be_dialled_is_refused() {
+        assert_eq!(Target::parse("ftp://a/"), Err(TargetError::Scheme));
+        assert_eq!(Target::parse("/mcp"), Err(TargetError::Scheme));
+        assert_eq!(Target::parse("http://u:p@a/"), Err(TargetError::UserInfo));
+        assert_eq!(Target::parse("http:// a/"), Err(TargetError::Invalid));
+        assert_eq!(Target::parse("https://a_b..c/"), Err(TargetError::Host));
+    }
+}

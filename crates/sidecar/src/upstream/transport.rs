@@ -1,0 +1,172 @@
+//! HTTP/1.1 to one upstream for one session: sockets that no other session uses.
+//!
+//! The pool is our own because a relay must know what a general client hides: whether a request may have been sent when
+//! it failed, and when every socket is closed.
+
+use super::body::Body;
+use super::dial::{DialError, Dialer};
+use super::target::Target;
+use crate::metrics::Held;
+use crate::sync::lock;
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper::client::conn::http1::{Builder, SendRequest};
+use hyper_util::rt::TokioIo;
+use prometheus_client::metrics::gauge::Gauge;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// Unused sockets that are kept.
+const MAX_IDLE: usize = 4;
+/// How long an unused socket may be used again, unless the upstream asks for less.
+const KEEP_ALIVE: Duration = Duration::from_mins(1);
+
+pub(super) type Sender = SendRequest<Full<Bytes>>;
+
+/// Why a request got no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// Nothing was sent.
+    #[error(transparent)]
+    NotSent(#[from] DialError),
+    /// The socket failed after the request may have been sent.
+    #[error("the connection to the upstream was lost: {0}")]
+    Lost(String),
+}
+
+/// The sockets of one connection.
+pub struct Transport {
+    dialer: Arc<Dialer>,
+    target: Target,
+    idle: Mutex<Vec<Idle>>,
+    drivers: TaskTracker,
+    closed: CancellationToken,
+    open: Gauge,
+}
+
+struct Idle {
+    sender: Sender,
+    until: Instant,
+}
+
+impl Transport {
+    /// A transport without sockets yet; `open` counts those that it opens.
+    pub fn new(dialer: Arc<Dialer>, target: Target, open: Gauge) -> Arc<Self> {
+        Arc::new(Self {
+            dialer,
+            target,
+            idle: Mutex::default(),
+            drivers: TaskTracker::new(),
+            closed: CancellationToken::new(),
+            open,
+        })
+    }
+
+    /// Where it leads.
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// Opens a socket and keeps it for the next request.
+    pub async fn warm(&self) -> Result<(), DialError> {
+        let sender = self.open().await?;
+        self.keep(sender, None);
+        Ok(())
+    }
+
+    /// Sends `request` over an unused socket or a new one; returns when the answer's head is there. Never sends twice.
+    pub async fn send(
+        self: &Arc<Self>,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<Response<Body>, SendError> {
+        while let Some(mut sender) = self.take_idle() {
+            if sender.ready().await.is_err() {
+                continue;
+            }
+            match sender.try_send_request(request).await {
+                Ok(response) => return Ok(Body::wrap(response, sender, self.clone())),
+                // hyper gives back only what it has not begun to write.
+                Err(mut error) => match error.take_message() {
+                    Some(unsent) => request = unsent,
+                    None => return Err(SendError::Lost(chain(error.error()))),
+                },
+            }
+        }
+        let mut sender = self.open().await?;
+        let response = sender.send_request(request).await.map_err(|error| SendError::Lost(chain(&error)))?;
+        Ok(Body::wrap(response, sender, self.clone()))
+    }
+
+    /// Cuts all sockets and returns when they are closed. Nothing can be sent afterwards.
+    pub async fn close(&self) {
+        self.closed.cancel();
+        lock(&self.idle).clear();
+        self.drivers.close();
+        self.drivers.wait().await;
+    }
+
+    /// Keeps a socket whose last answer was read to its end. `hint` is how long the upstream said that it keeps it.
+    pub(super) fn keep(&self, sender: Sender, hint: Option<Duration>) {
+        // A socket used in the moment in which the upstream closes it loses a request, so stay a second below its hint.
+        let keep =
+            hint.map_or(KEEP_ALIVE, |hint| hint.saturating_sub(Duration::from_secs(1)).min(KEEP_ALIVE));
+        let now = Instant::now();
+        let mut idle = lock(&self.idle);
+        idle.retain(|idle| idle.until > now && !idle.sender.is_closed());
+        if !self.closed.is_cancelled() && !sender.is_closed() && !keep.is_zero() && idle.len() < MAX_IDLE {
+            idle.push(Idle { sender, until: now + keep });
+        }
+    }
+
+    fn take_idle(&self) -> Option<Sender> {
+        let now = Instant::now();
+        let mut idle = lock(&self.idle);
+        while let Some(Idle { sender, until }) = idle.pop() {
+            if until > now && !sender.is_closed() {
+                return Some(sender);
+            }
+        }
+        None
+    }
+
+    async fn open(&self) -> Result<Sender, DialError> {
+        let port = self.target.port;
+        let failed = |message: String| DialError::Connect { port, message };
+        let dialled = tokio::select! {
+            () = self.closed.cancelled() => return Err(failed("the session has ended".to_owned())),
+            dialled = self.dialer.dial(&self.target) => dialled?,
+        };
+        let held = Held::new(&self.open);
+        let (sender, connection) = Builder::new()
+            .handshake(TokioIo::new(dialled))
+            .await
+            .map_err(|error| failed(error.to_string()))?;
+        let closed = self.closed.clone();
+        self.drivers.spawn(async move {
+            tokio::select! {
+                result = connection => if let Err(error) = result {
+                    tracing::debug!(error = chain(&error), "upstream socket failed");
+                },
+                () = closed.cancelled() => {}
+            }
+            // The gauge falls only after the socket, which the connection owned, is closed.
+            drop(held);
+        });
+        Ok(sender)
+    }
+}
+
+/// An error and its sources on one line.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        text = format!("{text}: {inner}");
+        source = inner.source();
+    }
+    text
+}

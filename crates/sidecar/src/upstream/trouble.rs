@@ -1,0 +1,136 @@
+//! Trouble with an upstream, in words that name server and step and hold no secret.
+
+use super::body::BodyError;
+use super::dial::DialError;
+use super::status::failure_of;
+use super::transport::SendError;
+use berth_mcp::frame::{Frame, Outcome as Answer};
+use berth_wire::{Failure, Outcome};
+use http::StatusCode;
+use std::fmt;
+use std::sync::Arc;
+
+/// Longest message, in bytes.
+const MESSAGE_LIMIT: usize = 256;
+
+/// Why the upstream could not be reached or refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// Its kind.
+    pub failure: Failure,
+    /// Names server and step; no secret; at most 256 bytes.
+    pub message: String,
+    /// Raw JSON of the upstream's own JSON-RPC error, for the client.
+    pub rpc_error: Option<Arc<str>>,
+    /// Whether an upstream session may have been left behind: `Unconfirmed` if one may exist that nobody can name.
+    pub leftover: Outcome,
+}
+
+/// What was being done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Step {
+    /// A socket was being opened.
+    #[default]
+    Connect,
+    /// `initialize` was under way.
+    Initialize,
+    /// `notifications/initialized` was under way.
+    Initialized,
+    /// A client's message was under way.
+    Request,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Connect => "connect",
+            Self::Initialize => "initialize",
+            Self::Initialized => "notifications/initialized",
+            Self::Request => "request",
+        })
+    }
+}
+
+/// Where trouble arose.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Site<'a> {
+    /// Name of the `McpServer`.
+    pub server: &'a str,
+    /// What was being done.
+    pub step: Step,
+}
+
+impl Site<'_> {
+    pub(crate) fn trouble(self, failure: Failure, text: impl fmt::Display) -> Trouble {
+        let message = shorten(format!("server {:?}, {}: {text}", self.server, self.step));
+        Trouble { failure, message, rpc_error: None, leftover: Outcome::NotNeeded }
+    }
+
+    pub(crate) fn dial(self, error: &DialError) -> Trouble {
+        let failure = match error {
+            DialError::Untrusted(_) => Failure::TLSUntrusted,
+            DialError::Resolve(_) | DialError::Connect { .. } | DialError::Tls(_) => {
+                Failure::UpstreamUnreachable
+            }
+        };
+        self.trouble(failure, error)
+    }
+
+    pub(crate) fn send(self, error: &SendError) -> Trouble {
+        match error {
+            SendError::NotSent(error) => self.dial(error),
+            SendError::Lost(_) => self.trouble(Failure::UpstreamUnreachable, error),
+        }
+    }
+
+    pub(crate) fn body(self, error: &BodyError) -> Trouble {
+        match error {
+            BodyError::Lost(error) => self.send(error),
+            BodyError::TooLarge(_) | BodyError::NotText => self.trouble(Failure::ProtocolError, error),
+        }
+    }
+
+    pub(crate) fn status(self, status: StatusCode) -> Trouble {
+        let (failure, remedy) = failure_of(status);
+        self.trouble(failure, format_args!("the upstream answered {status}; {remedy}"))
+    }
+
+    /// A status with its body. A JSON-RPC error in it is kept for the client, unless the trouble is of HTTP itself.
+    pub(crate) fn refusal(self, status: StatusCode, body: &str) -> Trouble {
+        let mut trouble = self.status(status);
+        if let (Failure::ProtocolError, Ok(Frame::Response { outcome: Answer::Error(error), .. })) =
+            (trouble.failure, Frame::parse(body))
+        {
+            trouble.rpc_error = Some(error.into());
+        }
+        trouble
+    }
+}
+
+/// Cuts at a character's boundary.
+fn shorten(mut text: String) -> String {
+    text.truncate(text.floor_char_boundary(MESSAGE_LIMIT));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_names_server_and_step() {
+        let trouble = Site { server: "github", step: Step::Initialize }.status(StatusCode::UNAUTHORIZED);
+        assert_eq!(trouble.failure, Failure::Unauthorized);
+        assert!(
+            trouble.message.starts_with("server \"github\", initialize: the upstream answered 401"),
+            "{trouble:?}"
+        );
+    }
+
+    #[test]
+    fn a_long_message_is_cut_between_characters() {
+        let trouble =
+            Site { server: "s", step: Step::Connect }.trouble(Failure::ProtocolError, "é".repeat(300));
+        assert!(trouble.message.len() <= MESSAGE_LIMIT && trouble.message.ends_with('é'));
+    }
+}

@@ -1,0 +1,306 @@
+//! A scripted MCP server of the legacy era that keeps books of what it saw.
+
+use super::eventually;
+use axum::body::Body;
+use axum::extract::{ConnectInfo, State};
+use axum::response::{IntoResponse, Response};
+use axum::{Router, routing::post};
+use bytes::Bytes;
+use futures::{Stream, StreamExt, stream};
+use http::{HeaderMap, StatusCode};
+use serde_json::{Value, json};
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, broadcast};
+
+/// What the server does with a kind of request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// As a server should.
+    Well,
+    /// Waits for [`Upstream::release`], then as a server should.
+    Hold,
+    /// Answers this status.
+    Status(u16),
+    /// Answers 200 with a JSON-RPC error.
+    RpcError,
+    /// Answers what is not MCP.
+    Rubbish,
+}
+
+/// What the server saw and is told to do.
+pub struct Books {
+    pub on_initialize: Act,
+    pub on_delete: Act,
+    /// Addresses from which a request came: one for each socket.
+    pub sockets: HashSet<SocketAddr>,
+    /// Bodies of `initialize`.
+    pub initializes: Vec<Value>,
+    /// Sessions that `notifications/initialized` came for.
+    pub initialized: Vec<String>,
+    /// Sessions that are open.
+    pub open: HashSet<String>,
+    /// Sessions that a DELETE came for.
+    pub deletes: Vec<String>,
+    /// Everything else: session, socket, message.
+    pub messages: Vec<(String, SocketAddr, Value)>,
+    /// Values of the Authorization header.
+    pub credentials: Vec<String>,
+    next_session: u32,
+}
+
+impl Books {
+    /// Messages of one method.
+    pub fn of_method(&self, method: &str) -> Vec<&Value> {
+        self.messages
+            .iter()
+            .map(|(_, _, message)| message)
+            .filter(|message| message["method"] == method)
+            .collect()
+    }
+}
+
+/// A server that runs as long as its test.
+#[derive(Clone)]
+pub struct Upstream {
+    address: SocketAddr,
+    books: Arc<Mutex<Books>>,
+    released: Arc<Notify>,
+    responses: broadcast::Sender<Value>,
+}
+
+impl Upstream {
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let books = Books {
+            on_initialize: Act::Well,
+            on_delete: Act::Well,
+            sockets: HashSet::new(),
+            initializes: Vec::new(),
+            initialized: Vec::new(),
+            open: HashSet::new(),
+            deletes: Vec::new(),
+            messages: Vec::new(),
+            credentials: Vec::new(),
+            next_session: 1,
+        };
+        let upstream = Self {
+            address: listener.local_addr().unwrap(),
+            books: Arc::new(Mutex::new(books)),
+            released: Arc::new(Notify::new()),
+            responses: broadcast::channel(64).0,
+        };
+        let app = Router::new().route("/mcp", post(receive).delete(delete)).with_state(upstream.clone());
+        let app = app.into_make_service_with_connect_info::<SocketAddr>();
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        upstream
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}/mcp", self.address)
+    }
+
+    pub fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap()
+    }
+
+    /// Lets those who wait go on, and whoever comes later.
+    pub fn release(&self) {
+        let mut books = self.books();
+        for act in [&mut books.on_initialize, &mut books.on_delete] {
+            if *act == Act::Hold {
+                *act = Act::Well;
+            }
+        }
+        drop(books);
+        self.released.notify_waiters();
+    }
+
+    /// Forgets every session, as a restart does.
+    pub fn forget_sessions(&self) {
+        self.books().open.clear();
+    }
+
+    /// Waits until the books show something.
+    pub async fn until(&self, what: &str, shows: impl Fn(&Books) -> bool) {
+        eventually(what, || shows(&self.books())).await;
+    }
+
+    async fn act(&self, act: Act) -> Option<Response> {
+        match act {
+            Act::Well => None,
+            Act::Hold => {
+                self.released.notified().await;
+                None
+            }
+            Act::Status(status) => Some(StatusCode::from_u16(status).unwrap().into_response()),
+            Act::RpcError => Some(json_answer(
+                &json!({"jsonrpc": "2.0", "id": null, "error": {"code": -32602, "message": "no", "x": 1}}),
+            )),
+            Act::Rubbish => Some((StatusCode::OK, "hello\n").into_response()),
+        }
+    }
+}
+
+async fn receive(
+    State(upstream): State<Upstream>,
+    ConnectInfo(socket): ConnectInfo<SocketAddr>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let message: Value = serde_json::from_slice(&body).unwrap();
+    let session = session_of(&headers);
+    {
+        let mut books = upstream.books();
+        books.sockets.insert(socket);
+        books
+            .credentials
+            .extend(headers.get("authorization").map(|value| value.to_str().unwrap().to_owned()));
+    }
+    if message["method"] == "initialize" {
+        return initialize(&upstream, message).await;
+    }
+    if !upstream.books().open.contains(&session) {
+        return StatusCode::NOT_FOUND.into_response();
+    }
+    if message["method"] == "notifications/initialized" {
+        upstream.books().initialized.push(session);
+        return StatusCode::ACCEPTED.into_response();
+    }
+    upstream.books().messages.push((session.clone(), socket, message.clone()));
+    if message.get("method").is_none() {
+        let _ = upstream.responses.send(message);
+        return StatusCode::ACCEPTED.into_response();
+    }
+    if message.get("id").is_none() {
+        return StatusCode::ACCEPTED.into_response();
+    }
+    tool(&upstream, &session, &message)
+}
+
+async fn initialize(upstream: &Upstream, message: Value) -> Response {
+    let act = {
+        let mut books = upstream.books();
+        books.initializes.push(message.clone());
+        books.on_initialize
+    };
+    if let Some(response) = upstream.act(act).await {
+        return response;
+    }
+    let session = {
+        let mut books = upstream.books();
+        let session = format!("upstream-{}", books.next_session);
+        books.next_session += 1;
+        books.open.insert(session.clone());
+        session
+    };
+    let result = json!({"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
+        "serverInfo": {"name": "scripted", "version": "1"}, "x-vendor": 1.0});
+    let mut response = json_answer(&json!({"jsonrpc": "2.0", "id": message["id"], "result": result}));
+    response.headers_mut().insert("mcp-session-id", session.parse().unwrap());
+    response
+}
+
+async fn delete(State(upstream): State<Upstream>, headers: HeaderMap) -> Response {
+    let session = session_of(&headers);
+    let act = {
+        let mut books = upstream.books();
+        books.deletes.push(session.clone());
+        books.on_delete
+    };
+    if let Some(response) = upstream.act(act).await {
+        return response;
+    }
+    let known = upstream.books().open.remove(&session);
+    (if known { StatusCode::OK } else { StatusCode::NOT_FOUND }).into_response()
+}
+
+/// The tools. Each request names one and is answered as its name says.
+fn tool(upstream: &Upstream, session: &str, request: &Value) -> Response {
+    let id = &request["id"];
+    let arguments = &request["params"]["arguments"];
+    let token = &request["params"]["_meta"]["progressToken"];
+    let result = |value: Value| json!({"jsonrpc": "2.0", "id": id, "result": value});
+    let progress = |n: u64| json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": token, "progress": n}});
+    match request["params"]["name"].as_str().unwrap_or_default() {
+        "echo" => json_answer(&result(arguments.clone())),
+        "session" => json_answer(&result(json!({"session": session}))),
+        "count" => {
+            let count = arguments["count"].as_u64().unwrap();
+            let last = result(json!({"count": count}));
+            events(stream::iter((0..count).map(progress).chain([last]).collect::<Vec<_>>()))
+        }
+        "hold" => {
+            let (released, last, first) =
+                (upstream.released.clone(), result(json!({"held": true})), progress(0));
+            let wait = stream::once(async move {
+                released.notified().await;
+                last
+            });
+            events(stream::iter([first]).chain(wait))
+        }
+        "silent" => events(stream::pending()),
+        "tick" => {
+            let tick = tokio::time::interval(std::time::Duration::from_millis(50));
+            let message = progress(0);
+            events(stream::unfold((tick, message), async |(mut tick, message)| {
+                tick.tick().await;
+                Some((message.clone(), (tick, message)))
+            }))
+        }
+        "ask" => ask(upstream, result(Value::Null)),
+        "cut" => {
+            let first = Bytes::from(format!("data: {}\n\n", progress(0)));
+            let pieces = [Ok(first), Err(std::io::Error::other("cut"))];
+            event_stream(Body::from_stream(stream::iter(pieces)))
+        }
+        "stop" => events(stream::iter([progress(0)])),
+        "large" => {
+            let size = usize::try_from(arguments["bytes"].as_u64().unwrap()).unwrap();
+            let answer = result(json!({"text": "x".repeat(size)}));
+            if arguments["stream"] == true { events(stream::iter([answer])) } else { json_answer(&answer) }
+        }
+        "status" => {
+            let status = u16::try_from(arguments["status"].as_u64().unwrap()).unwrap();
+            StatusCode::from_u16(status).unwrap().into_response()
+        }
+        _ => json_answer(
+            &json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32602, "message": "unknown tool", "x": true}}),
+        ),
+    }
+}
+
+/// Asks the client, and answers the call with the client's answer.
+fn ask(upstream: &Upstream, mut last: Value) -> Response {
+    let mut responses = upstream.responses.subscribe();
+    let question = json!({"jsonrpc": "2.0", "id": "question-1", "method": "elicitation/create", "params": {"message": "?"}});
+    let wait = stream::once(async move {
+        let mut answer = responses.recv().await.unwrap();
+        while answer["id"] != "question-1" {
+            answer = responses.recv().await.unwrap();
+        }
+        last["result"] = answer["result"].take();
+        last
+    });
+    events(stream::iter([question, json!({"jsonrpc": "2.0", "id": "ping-1", "method": "ping"})]).chain(wait))
+}
+
+fn session_of(headers: &HeaderMap) -> String {
+    headers.get("mcp-session-id").map(|value| value.to_str().unwrap().to_owned()).unwrap_or_default()
+}
+
+fn json_answer(message: &Value) -> Response {
+    ([("content-type", "application/json")], message.to_string()).into_response()
+}
+
+fn events(messages: impl Stream<Item = Value> + Send + 'static) -> Response {
+    let events = messages
+        .map(|message| Ok::<_, std::convert::Infallible>(format!("event: message\ndata: {message}\n\n")));
+    event_stream(Body::from_stream(events))
+}
+
+fn event_stream(body: Body) -> Response {
+    ([("content-type", "text/event-stream")], body).into_response()
+}

@@ -1,0 +1,124 @@
+//! What the operator wants of a sidecar: the body of `PUT /v1/sessions/{uid}`.
+
+use serde::{Deserialize, Serialize};
+
+/// The whole desired state of one session in one sidecar.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionSpec {
+    /// UID of the `AgentSession`: the session's key in the sidecar. Never the user, never a credential's hash (CASES.md 12).
+    pub uid: String,
+    /// `namespace/name` of the `AgentSession`, for logs only.
+    pub display_name: String,
+    /// Which server and revision the slot is for; a sidecar of another one refuses.
+    pub server: ServerKey,
+    /// Orders PUTs: one older than the one held is refused.
+    pub generation: Generation,
+    /// Whose session it is.
+    pub subject: Subject,
+    /// Where the upstream is and what is sent to it.
+    pub upstream: Upstream,
+    /// How long each step may take.
+    pub timeouts: Timeouts,
+}
+
+/// An `McpServer` at one revision.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServerKey {
+    /// UID of the `McpServer`.
+    pub uid: String,
+    /// Name of the `McpServer`, for errors and logs.
+    pub name: String,
+    /// Hash of what names its pods and connections.
+    pub revision: String,
+}
+
+/// Generations of the two objects that a PUT is made from. A PUT is older when either is lower.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Generation {
+    /// `metadata.generation` of the `AgentSession`.
+    pub session: i64,
+    /// `metadata.generation` of the `McpServer`.
+    pub server: i64,
+}
+
+impl Generation {
+    /// Whether this one was made from an older session or server than `held`.
+    pub fn is_older_than(self, held: Self) -> bool {
+        self.session < held.session || self.server < held.server
+    }
+}
+
+/// Whose session it is. Compared byte for byte.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Subject {
+    /// Issuer; empty means the Kubernetes API server.
+    pub issuer: String,
+    /// Name at that issuer.
+    pub name: String,
+}
+
+/// Where the upstream is and what is sent to it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Upstream {
+    /// Absolute `http` or `https` URL of the MCP endpoint.
+    pub url: String,
+    /// Headers for every request, credentials among them. Never logged.
+    pub headers: Vec<Header>,
+}
+
+/// A header that may hold a credential; its value never shows in `Debug`.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Header {
+    /// Name of the header.
+    pub name: String,
+    /// Value, already checked to be one that a header can carry.
+    pub value: String,
+}
+
+impl std::fmt::Debug for Header {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Header({}: [redacted])", self.name)
+    }
+}
+
+/// How long each step may take, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Timeouts {
+    /// Whole of a connect.
+    pub connect_millis: u64,
+    /// A request without progress.
+    pub request_millis: u64,
+    /// A request altogether.
+    pub request_max_millis: u64,
+    /// Running calls, once the session ends.
+    pub drain_millis: u64,
+    /// The upstream's confirmation of the end.
+    pub close_millis: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_generation_is_older_when_either_part_is_lower() {
+        let held = Generation { session: 2, server: 5 };
+        assert!(Generation { session: 1, server: 5 }.is_older_than(held));
+        assert!(Generation { session: 3, server: 4 }.is_older_than(held));
+        assert!(!held.is_older_than(held));
+        assert!(!Generation { session: 3, server: 5 }.is_older_than(held));
+    }
+
+    #[test]
+    fn a_header_never_shows_its_value() {
+        let header = Header { name: "Authorization".into(), value: "Bearer hunter2".into() };
+        assert!(!format!("{header:?}").contains("hunter2"));
+    }
+}

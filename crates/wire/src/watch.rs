@@ -1,0 +1,128 @@
+//! What a sidecar tells of its sessions.
+
+use crate::{EndReport, Generation, ServerKey};
+use serde::{Deserialize, Serialize};
+
+/// One line of `GET /v1/sessions?watch=true`: first every session, then `Synced`, then changes as they happen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "camelCase")]
+pub enum WatchLine {
+    /// A session is as this says now; replaces what was known of it.
+    Session(SessionReport),
+    /// Every session has been sent; `slots` is how many the pod has.
+    #[serde(rename_all = "camelCase")]
+    Synced {
+        /// Which server and revision the pod serves.
+        server: ServerKey,
+        /// Sessions that the pod takes at once.
+        slots: u32,
+    },
+    /// Nothing happened lately, the stream is alive. Sent at least every ten seconds.
+    Alive,
+}
+
+/// Observed state of one session in one sidecar.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionReport {
+    /// UID of the `AgentSession`.
+    pub uid: String,
+    /// Generation of the PUT in force.
+    pub generation: Generation,
+    /// Where its upstream connection stands.
+    pub state: SessionState,
+    /// The last failure to reach the upstream, until the next success.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
+    /// Text to `failure`: names server and step, no secret, at most 256 bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// What it did so far.
+    pub activity: Activity,
+    /// How its end went, or goes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<EndReport>,
+}
+
+/// Where a session's upstream connection stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum SessionState {
+    /// Slot held, nothing connected: no request has needed the upstream yet, or the connection was evicted.
+    Idle,
+    /// An attempt to connect is in flight.
+    Connecting,
+    /// The upstream session is established.
+    Connected,
+    /// The end is under way: no new work.
+    Ending,
+    /// Only the tombstone is left; the slot is free.
+    Ended,
+}
+
+/// Counts of a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Activity {
+    /// Client requests other than ping that were accepted.
+    pub requests: u64,
+    /// Requests in flight.
+    pub in_flight: u32,
+    /// Connects that were begun.
+    pub connects: u64,
+}
+
+/// Why the upstream could not be reached or refused. Names follow the reasons of the API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Failure {
+    /// 401 or 403.
+    Unauthorized,
+    /// `initialize` did not finish within the connect timeout.
+    InitializeTimeout,
+    /// The answer was not MCP.
+    ProtocolError,
+    /// 429.
+    RateLimited,
+    /// No connection, or a server error.
+    UpstreamUnreachable,
+    /// The certificate is not trusted.
+    TLSUntrusted,
+}
+
+impl Failure {
+    /// The reason's text, as in the API and in `data.reason` of JSON-RPC errors.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Unauthorized => "Unauthorized",
+            Self::InitializeTimeout => "InitializeTimeout",
+            Self::ProtocolError => "ProtocolError",
+            Self::RateLimited => "RateLimited",
+            Self::UpstreamUnreachable => "UpstreamUnreachable",
+            Self::TLSUntrusted => "TLSUntrusted",
+        }
+    }
+}
+
+/// Body of a 409 to a PUT.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Refusal {
+    /// Why the slot or the change was refused.
+    pub reason: RefusalReason,
+    /// Text that names the thing and the remedy.
+    pub message: String,
+}
+
+/// Why a sidecar refuses a PUT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum RefusalReason {
+    /// Every slot is held.
+    Full,
+    /// The PUT is older than the one held.
+    Stale,
+    /// The session has ended here: its tombstone stands.
+    Ended,
+    /// The pod serves another server or revision.
+    WrongServer,
+    /// The pod is shutting down.
+    ShuttingDown,
+}

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Pushes images to the test cluster's registry and writes their references, with digest, to target/berth/images.env. On a given
+# cluster they must be given as well, since nobody else knows where it pulls from.
+# Usage: images.sh [berth|everything|probe]...; all three by default.
+source "$(dirname "$0")/lib.sh"
+
+load() { # load NAME: pushes the image and prints its reference
+  case $1 in
+    berth) $CLUSTER load deploy/image.json ;;
+    probe) $CLUSTER load tests/servers/probe/image.json ;;
+    everything) ROOTFS=$(tests/servers/everything/build.sh) $CLUSTER load tests/servers/everything/image.json ;;
+    *) die "there is no image $1" ;;
+  esac
+}
+
+[[ $# -gt 0 ]] || set -- berth everything probe
+file=$SCRATCH/images.env
+touch "$file"
+for image in "$@"; do
+  variable=BERTH_IMAGE_${image^^}
+  [[ $image != berth ]] || variable=BERTH_IMAGE
+  if given_cluster; then
+    value=${!variable:-}
+    [[ -n $value ]] || die "with BERTH_KUBECONFIG, $variable must name an image that the cluster can pull: see README.md"
+  else
+    value=$(load "$image")
+  fi
+  sed -i "/^$variable=/d" "$file"
+  echo "$variable=$value" | tee -a "$file"
+done

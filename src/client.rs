@@ -1,0 +1,38 @@
+//! Two clients to the API server: one for calls, one for watches.
+
+use kube::{Client, Config};
+use std::time::Duration;
+
+/// How long a call may go without a byte from the API server.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The clients.
+pub struct Clients {
+    /// For calls: an API server that accepts and then says nothing is an error after ten seconds.
+    pub calls: Client,
+    /// For watches, which are silent for minutes: the watcher has its own clock.
+    pub watches: Client,
+}
+
+/// Clients from the pod's service account, or from the kubeconfig outside a cluster.
+pub async fn clients() -> Result<Clients, Error> {
+    let mut config = Config::infer().await.map_err(|error| Error::Infer(error.to_string()))?;
+    // Retries are the work queue's: kube's own would hold a reconcile for minutes, and send creates again.
+    config.default_retry = false;
+    let watches = Client::try_from(config.clone()).map_err(|error| Error::Build(error.to_string()))?;
+    config.read_timeout = Some(CALL_TIMEOUT);
+    config.reset_reader_on_write = true;
+    let calls = Client::try_from(config).map_err(|error| Error::Build(error.to_string()))?;
+    Ok(Clients { calls, watches })
+}
+
+/// Why there is no client.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Neither a service account nor a kubeconfig was found.
+    #[error("cannot find the API server: {0}; run in a pod with a service account, or set KUBECONFIG")]
+    Infer(String),
+    /// The configuration cannot be used.
+    #[error("cannot use the cluster's configuration: {0}")]
+    Build(String),
+}

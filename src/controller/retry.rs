@@ -1,0 +1,64 @@
+//! When an object is looked at again.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// Pause after the first failure; each further one in a row doubles it.
+const FIRST: Duration = Duration::from_millis(500);
+/// Longest pause.
+const LONGEST: Duration = Duration::from_mins(2);
+/// A settled object is looked at after this, plus up to a fifth.
+const RESYNC: Duration = Duration::from_mins(10);
+
+/// Failures in a row, by object UID. An object without failures takes no room.
+#[derive(Default)]
+pub struct Failures(Mutex<HashMap<String, u32>>);
+
+impl Failures {
+    /// Counts a failure and says how long to wait.
+    pub fn next_pause(&self, uid: &str) -> Duration {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(uid.to_owned()).or_default();
+        let pause = FIRST.saturating_mul(2_u32.saturating_pow(*count)).min(LONGEST);
+        *count = count.saturating_add(1);
+        pause
+    }
+
+    /// Forgets the failures of an object.
+    pub fn clear(&self, uid: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+    }
+}
+
+/// When a settled object is looked at again; spread by its UID, so that they do not come all at once.
+pub fn resync(uid: &str) -> Duration {
+    let mut hasher = DefaultHasher::new();
+    uid.hash(&mut hasher);
+    let spread = u32::try_from(hasher.finish() % 1000).unwrap_or(0);
+    RESYNC + RESYNC / 5 * spread / 1000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_doubles_up_to_a_cap_and_starts_anew_after_success() {
+        let failures = Failures::default();
+        let pauses: Vec<u128> = (0..12).map(|_| failures.next_pause("a").as_millis()).collect();
+        assert_eq!(pauses[..4], [500, 1_000, 2_000, 4_000]);
+        assert_eq!(pauses[11], LONGEST.as_millis());
+        assert_eq!(failures.next_pause("b"), FIRST);
+        failures.clear("a");
+        assert_eq!(failures.next_pause("a"), FIRST);
+    }
+
+    #[test]
+    fn resyncs_are_spread_over_a_fifth() {
+        let all: Vec<Duration> = (0..100).map(|n| resync(&format!("uid-{n}"))).collect();
+        assert!(all.iter().all(|span| (RESYNC..RESYNC + RESYNC / 5).contains(span)));
+        assert!(all.iter().max() > all.iter().min());
+    }
+}

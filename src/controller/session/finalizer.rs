@@ -1,0 +1,84 @@
+//! The finalizer of an `AgentSession`: written before anything is held, dropped when the end is told.
+//!
+//! Both are JSON patches that test what they change, so that a stale cache changes nothing: 404 and 422 then mean that
+//! somebody else was faster, and the next look sets it right.
+
+use crate::api_error;
+use crate::context::Context;
+use berth_api::{AgentSession, label::SESSION_FINALIZER};
+use kube::api::{Patch, PatchParams};
+use kube::runtime::controller::Action;
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The finalizer could not be written.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to {verb} the finalizer of session {session:?}: {}", api_error::text(source))]
+pub struct Error {
+    verb: &'static str,
+    session: String,
+    source: Box<kube::Error>,
+}
+
+/// The look after a patch that came too late.
+pub fn look_again() -> Action {
+    Action::requeue(Duration::from_millis(500))
+}
+
+/// The session with its finalizer; nothing when this process saw an old version of it.
+pub async fn ensure(session: Arc<AgentSession>, ctx: &Context) -> Result<Option<Arc<AgentSession>>, Error> {
+    if session.finalizers().iter().any(|held| held == SESSION_FINALIZER) {
+        return Ok(Some(session));
+    }
+    Ok(patch("add", &session, addition(&session), ctx).await?.map(Arc::new))
+}
+
+/// Drops the finalizer. True when this patch did it; false when it was gone, or this process saw an old version.
+pub async fn remove(session: &AgentSession, ctx: &Context) -> Result<bool, Error> {
+    let Some(operations) = removal(session) else { return Ok(false) };
+    Ok(patch("drop", session, operations, ctx).await?.is_some())
+}
+
+async fn patch(verb: &'static str, session: &AgentSession, operations: Value, ctx: &Context) -> Result<Option<AgentSession>, Error> {
+    let api: Api<AgentSession> = ctx.api(&session.namespace().unwrap_or_default());
+    let error = |source| Error { verb, session: session.name_any(), source: Box::new(source) };
+    let operations = serde_json::from_value(operations).map_err(|source| error(kube::Error::SerdeError(source)))?;
+    match api.patch(&session.name_any(), &PatchParams::default(), &Patch::Json::<()>(operations)).await {
+        Ok(patched) => Ok(Some(patched)),
+        Err(refused) if api_error::is_outdated(&refused) => {
+            tracing::debug!(session = session.name_any(), verb, "the finalizer's patch came too late");
+            Ok(None)
+        }
+        Err(source) => Err(error(source)),
+    }
+}
+
+/// The patch that adds the finalizer.
+fn addition(session: &AgentSession) -> Value {
+    let uid = json!({"op": "test", "path": "/metadata/uid", "value": session.uid()});
+    if session.finalizers().is_empty() {
+        return json!([
+            uid,
+            {"op": "test", "path": "/metadata/finalizers", "value": null},
+            {"op": "add", "path": "/metadata/finalizers", "value": [SESSION_FINALIZER]},
+        ]);
+    }
+    json!([
+        uid,
+        {"op": "test", "path": "/metadata/finalizers", "value": session.finalizers()},
+        {"op": "add", "path": "/metadata/finalizers/-", "value": SESSION_FINALIZER},
+    ])
+}
+
+/// The patch that drops the finalizer; none when it is not there.
+fn removal(session: &AgentSession) -> Option<Value> {
+    let index = session.finalizers().iter().position(|held| held == SESSION_FINALIZER)?;
+    let path = format!("/metadata/finalizers/{index}");
+    Some(json!([
+        {"op": "test", "path": "/metadata/uid", "value": session.uid()},
+        {"op": "test", "path": path, "value": SESSION_FINALIZER},
+        {"op": "remove", "path": path},
+    ]))
+}

@@ -1,0 +1,266 @@
+//! The sidecars: what each of them reports, and requests to them.
+//!
+//! One stream is kept to each pool pod that runs. What it says is held here, by pod, and a change asks for looks at the
+//! session and the server that it concerns.
+
+mod control;
+mod stream;
+
+pub use control::ControlError;
+
+use crate::context::Triggers;
+use crate::metrics::Metrics;
+use crate::slots::Slots;
+use crate::watch::routes;
+use berth_api::{McpServer, label};
+use berth_net::client::{PeerClient, Target};
+use berth_plan::pod::Occupancy;
+use berth_wire::{EndReport, SIDECAR_PORT, SessionReport, SessionState};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::runtime::reflector::ObjectRef;
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+/// Requests to sidecars at once, streams not counted.
+const MAX_REQUESTS: usize = 64;
+
+/// The sidecars; clones share them.
+#[derive(Clone)]
+pub struct Fleet {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    client: PeerClient,
+    requests: Semaphore,
+    triggers: Triggers,
+    slots: Arc<Slots>,
+    metrics: Metrics,
+    cancel: CancellationToken,
+    pods: Mutex<HashMap<String, Sidecar>>,
+}
+
+/// One sidecar.
+struct Sidecar {
+    target: Target,
+    server: ObjectRef<McpServer>,
+    /// Whether the stream is up and has told everything.
+    synced: bool,
+    /// Whether a session has ended here.
+    used: bool,
+    /// What it reports, by session UID. Sessions that ended stay only while their object exists.
+    reports: HashMap<String, SessionReport>,
+    /// Ends the stream.
+    cancel: CancellationToken,
+}
+
+impl Fleet {
+    /// A fleet of no pods, whose streams end with `cancel`.
+    pub fn new(
+        client: PeerClient,
+        triggers: Triggers,
+        slots: Arc<Slots>,
+        metrics: Metrics,
+        cancel: CancellationToken,
+    ) -> Self {
+        let requests = Semaphore::new(MAX_REQUESTS);
+        Self { shared: Arc::new(Shared { client, requests, triggers, slots, metrics, cancel, pods: Mutex::default() }) }
+    }
+
+    /// Follows a pod that runs; one that is followed already stays.
+    pub fn follow(&self, pod: &Pod) {
+        let (Some(uid), Some(target), Some(server)) = (pod.uid(), target(pod), routes::owner(pod)) else { return };
+        let server = ObjectRef::new(&server).within(&pod.namespace().unwrap_or_default());
+        let cancel = self.shared.cancel.child_token();
+        let sidecar = Sidecar {
+            target: target.clone(),
+            server,
+            synced: false,
+            used: false,
+            reports: HashMap::new(),
+            cancel: cancel.clone(),
+        };
+        let is_new = self.with(|pods| {
+            if pods.get(&uid).is_some_and(|held| held.target == target) {
+                return false;
+            }
+            if let Some(replaced) = pods.insert(uid.clone(), sidecar) {
+                replaced.cancel.cancel();
+            }
+            true
+        });
+        if is_new {
+            tokio::spawn(stream::follow(self.clone(), uid, target, cancel));
+        }
+    }
+
+    /// Drops a pod that is gone.
+    pub fn drop_pod(&self, pod_uid: &str) {
+        let dropped = self.with(|pods| pods.remove(pod_uid));
+        if let Some(sidecar) = dropped {
+            sidecar.cancel.cancel();
+            sidecar.reports.keys().for_each(|session| self.look_at(session));
+        }
+    }
+
+    /// Drops every pod that `exists` does not know: a deletion may be missed when a watch begins anew.
+    pub fn retain(&self, exists: impl Fn(&str) -> bool) {
+        let gone: Vec<String> = self.with(|pods| pods.keys().filter(|uid| !exists(uid)).cloned().collect());
+        gone.iter().for_each(|uid| self.drop_pod(uid));
+    }
+
+    /// Drops what is reported of a session that is gone.
+    pub fn forget(&self, session_uid: &str) {
+        self.with(|pods| {
+            for sidecar in pods.values_mut() {
+                if sidecar.reports.get(session_uid).is_some_and(|report| report.state == SessionState::Ended) {
+                    sidecar.reports.remove(session_uid);
+                }
+            }
+        });
+    }
+
+    /// Who holds the slots of a pod, given who was promised one.
+    pub fn occupancy(&self, pod_uid: &str, promised: Vec<String>) -> Occupancy {
+        self.with(|pods| match pods.get(pod_uid) {
+            Some(sidecar) => Occupancy::new(sidecar.synced, sidecar.used, sidecar.reports.values(), promised),
+            None => Occupancy::new(false, false, [], promised),
+        })
+    }
+
+    /// What sidecars report of a session, each with the UID of its pod and its server.
+    pub fn reports_of(&self, session_uid: &str) -> Vec<Reported> {
+        self.with(|pods| {
+            let of = |(pod, sidecar): (&String, &Sidecar)| {
+                let report = sidecar.reports.get(session_uid)?.clone();
+                Some(Reported { pod: pod.clone(), server: sidecar.server.name.clone(), report })
+            };
+            pods.iter().filter_map(of).collect()
+        })
+    }
+
+    /// Notes the answer to a PUT, unless the stream already told of it.
+    fn note(&self, pod_uid: &str, report: SessionReport) {
+        self.with(|pods| {
+            let Some(sidecar) = pods.get_mut(pod_uid) else { return };
+            let newer = |held: &SessionReport| held.generation != report.generation;
+            if sidecar.reports.get(&report.uid).is_none_or(newer) {
+                sidecar.reports.insert(report.uid.clone(), report);
+            }
+        });
+    }
+
+    /// Notes how the end of a session goes in a pod.
+    fn note_end(&self, pod_uid: &str, session_uid: &str, end: EndReport) {
+        let server = self.with(|pods| {
+            let sidecar = pods.get_mut(pod_uid)?;
+            let over = end.phase == berth_wire::EndPhase::Ended;
+            if let Some(report) = sidecar.reports.get_mut(session_uid) {
+                report.state = if over { SessionState::Ended } else { SessionState::Ending };
+                report.end = Some(end);
+                sidecar.used |= over;
+            }
+            Some(sidecar.server.clone())
+        });
+        if let Some(server) = server {
+            self.shared.triggers.servers.fire(server);
+        }
+    }
+
+    fn target_of(&self, pod_uid: &str) -> Option<Target> {
+        self.with(|pods| pods.get(pod_uid).map(|sidecar| sidecar.target.clone()))
+    }
+
+    fn look_at(&self, session_uid: &str) {
+        if let Some(session) = self.shared.slots.object(session_uid) {
+            self.shared.triggers.sessions.fire(session);
+        }
+    }
+
+    fn with<T>(&self, step: impl FnOnce(&mut HashMap<String, Sidecar>) -> T) -> T {
+        step(&mut self.shared.pods.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// What one sidecar reports of a session.
+pub struct Reported {
+    /// UID of the pod.
+    pub pod: String,
+    /// Name of the server.
+    pub server: String,
+    /// What it reports.
+    pub report: SessionReport,
+}
+
+/// What the streams do to the fleet.
+impl Fleet {
+    /// The stream of a pod is down: what it said stands until it is up again.
+    fn lost(&self, pod_uid: &str) {
+        let server = self.with(|pods| {
+            let sidecar = pods.get_mut(pod_uid)?;
+            std::mem::take(&mut sidecar.synced).then(|| sidecar.server.clone())
+        });
+        if let Some(server) = server {
+            self.shared.triggers.servers.fire(server);
+        }
+    }
+
+    /// A sidecar reports a session.
+    fn reported(&self, pod_uid: &str, report: SessionReport) {
+        let session = report.uid.clone();
+        // Tombstones of sessions whose object is gone would pile up for the pod's life.
+        let known = self.shared.slots.object(&session).is_some();
+        let changed = self.with(|pods| {
+            let sidecar = pods.get_mut(pod_uid)?;
+            let over = report.state == SessionState::Ended;
+            let before = if over && !known {
+                sidecar.reports.remove(&session)
+            } else {
+                sidecar.reports.insert(session.clone(), report.clone())
+            };
+            sidecar.used |= over;
+            let same = before.as_ref().is_some_and(|before| is_same(before, &report));
+            let was_over = before.is_some_and(|before| before.state == SessionState::Ended);
+            (!same).then(|| (over != was_over).then(|| sidecar.server.clone()))
+        });
+        if let Some(server) = changed {
+            self.look_at(&session);
+            server.into_iter().for_each(|server| self.shared.triggers.servers.fire(server));
+        }
+    }
+
+    /// A sidecar has told everything: `told` are the sessions that it knows. Who was promised a slot there and is not known is
+    /// looked at: the sidecar was restarted.
+    fn synced(&self, pod_uid: &str, told: &HashSet<String>) {
+        let synced = self.with(|pods| {
+            let sidecar = pods.get_mut(pod_uid)?;
+            sidecar.reports.retain(|session, _| told.contains(session));
+            sidecar.synced = true;
+            Some((sidecar.server.clone(), sidecar.target.server_uid.clone()))
+        });
+        if let Some((server, server_uid)) = synced {
+            let promised = self.shared.slots.promised_to(&server_uid, pod_uid);
+            promised.iter().for_each(|session| self.look_at(session));
+            self.shared.triggers.servers.fire(server);
+        }
+    }
+}
+
+/// Whether two reports are the same but for counts, which change with every call and concern nobody.
+fn is_same(a: &SessionReport, b: &SessionReport) -> bool {
+    let quiet = SessionReport { activity: a.activity, ..b.clone() };
+    *a == quiet
+}
+
+/// Where the sidecar of a pod is, once the pod runs.
+fn target(pod: &Pod) -> Option<Target> {
+    let status = pod.status.as_ref()?;
+    let address = status.pod_ip.as_ref()?.parse().ok()?;
+    let server_uid = pod.labels().get(label::SERVER_UID)?.clone();
+    let runs = status.phase.as_deref() == Some("Running");
+    runs.then(|| Target { address: SocketAddr::new(address, SIDECAR_PORT), server_uid })
+}

@@ -1,0 +1,126 @@
+//! Requests to one sidecar: hold a session, end a session. Each is idempotent and bounded in time.
+
+use crate::fleet::Fleet;
+use crate::metrics::{Result as Outcome, Verb};
+use axum::body::Body;
+use berth_net::client::{PeerError, Target};
+use berth_wire::{EndReport, EndRequest, Refusal, SessionReport, SessionSpec};
+use bytes::Bytes;
+use http::{Method, Request, StatusCode, header};
+use http_body_util::{BodyExt, Limited};
+use std::time::Duration;
+
+/// How long an answer may take, beyond the time that the request itself asks for.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest answer that is read.
+const MAX_ANSWER_BYTES: usize = 64 * 1024;
+
+/// Why a request to a sidecar failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// The sidecar says no, for a reason.
+    #[error("the sidecar refused: {}", .0.message)]
+    Refused(Refusal),
+    /// Nothing was sent.
+    #[error("{0}")]
+    Unreachable(String),
+    /// It may have been acted on.
+    #[error("{0}")]
+    NoAnswer(String),
+}
+
+impl Fleet {
+    /// Asks the sidecar of a pod to hold a session as `spec` says.
+    pub async fn put(&self, pod_uid: &str, spec: &SessionSpec) -> Result<SessionReport, ControlError> {
+        let body = serde_json::to_vec(spec).map_err(|error| ControlError::Unreachable(error.to_string()))?;
+        let answer = self.ask(pod_uid, Verb::Put, &format!("/v1/sessions/{}", spec.uid), body, ANSWER_TIMEOUT).await;
+        let report: SessionReport = self.counted(Verb::Put, answer.and_then(|(_, body)| parsed(&body)))?;
+        self.note(pod_uid, report.clone());
+        Ok(report)
+    }
+
+    /// Asks the sidecar of a pod to end a session, and waits for the end as long as `end` says.
+    pub async fn end(&self, pod_uid: &str, session_uid: &str, end: EndRequest) -> Result<EndReport, ControlError> {
+        let path = format!(
+            "/v1/sessions/{session_uid}?drainMillis={}&closeMillis={}&waitMillis={}",
+            end.drain_millis, end.close_millis, end.wait_millis
+        );
+        let timeout = ANSWER_TIMEOUT.saturating_add(Duration::from_millis(end.wait_millis));
+        let answer = self.ask(pod_uid, Verb::Delete, &path, Vec::new(), timeout).await;
+        let report: EndReport = self.counted(Verb::Delete, answer.and_then(|(_, body)| parsed(&body)))?;
+        self.note_end(pod_uid, session_uid, report);
+        Ok(report)
+    }
+
+    async fn ask(
+        &self,
+        pod_uid: &str,
+        verb: Verb,
+        path: &str,
+        body: Vec<u8>,
+        timeout: Duration,
+    ) -> Result<(StatusCode, Bytes), ControlError> {
+        let target = self
+            .target_of(pod_uid)
+            .ok_or_else(|| ControlError::Unreachable("the pod does not run".to_owned()))?;
+        let asked = async {
+            let _permit = self.shared.requests.acquire().await;
+            self.send(&target, verb, path, body).await
+        };
+        tokio::time::timeout(timeout, asked).await.unwrap_or_else(|_| {
+            let address = target.address;
+            Err(ControlError::NoAnswer(format!("the sidecar at {address} gave no answer in {}s", timeout.as_secs())))
+        })
+    }
+
+    async fn send(
+        &self,
+        target: &Target,
+        verb: Verb,
+        path: &str,
+        body: Vec<u8>,
+    ) -> Result<(StatusCode, Bytes), ControlError> {
+        let method = match verb {
+            Verb::Put => Method::PUT,
+            Verb::Delete => Method::DELETE,
+            Verb::Watch => Method::GET,
+        };
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Body::from(body))
+            .map_err(|error| ControlError::Unreachable(error.to_string()))?;
+        let response = self.shared.client.request(target, request).await.map_err(unreachable)?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES)
+            .collect()
+            .await
+            .map_err(|error| ControlError::NoAnswer(format!("the answer of the sidecar broke off: {error}")))?
+            .to_bytes();
+        match status {
+            StatusCode::OK | StatusCode::CREATED | StatusCode::ACCEPTED => Ok((status, body)),
+            StatusCode::CONFLICT => Err(ControlError::Refused(parsed(&body)?)),
+            other => Err(ControlError::NoAnswer(format!("the sidecar at {} answered {other}", target.address))),
+        }
+    }
+
+    fn counted<T>(&self, verb: Verb, answer: Result<T, ControlError>) -> Result<T, ControlError> {
+        let outcome = match &answer {
+            Ok(_) => Outcome::Ok,
+            Err(ControlError::Refused(_)) => Outcome::Refused,
+            Err(_) => Outcome::Error,
+        };
+        self.shared.metrics.control(verb, outcome);
+        answer
+    }
+}
+
+fn unreachable(error: PeerError) -> ControlError {
+    if error.is_before_send() { ControlError::Unreachable(error.to_string()) } else { ControlError::NoAnswer(error.to_string()) }
+}
+
+fn parsed<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, ControlError> {
+    serde_json::from_slice(body)
+        .map_err(|error| ControlError::NoAnswer(format!("the sidecar's answer cannot be read: {error}")))
+}

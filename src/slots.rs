@@ -1,0 +1,226 @@
+//! Who was promised which slot by this process, before caches and sidecars say so.
+//!
+//! Deciding and promising are one step under one lock, so that two sessions placed at once never pass a bound together,
+//! and a pod that is about to be deleted is promised to nobody. Filled from status at start; the sidecar has the last word.
+
+use berth_api::{AgentSession, Subject};
+use kube::ResourceExt;
+use kube::runtime::reflector::ObjectRef;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, PoisonError};
+
+/// The book of promises.
+#[derive(Default)]
+pub struct Slots(Mutex<Book>);
+
+/// What the book holds; reached through [`Slots::with`].
+#[derive(Default)]
+pub struct Book {
+    /// Sessions that exist, by UID.
+    sessions: HashMap<String, Known>,
+    /// Promises by server UID, then session UID.
+    promises: HashMap<String, HashMap<String, Promise>>,
+    /// UIDs of pods that are being deleted, before the cache says so.
+    condemned: HashSet<String>,
+}
+
+struct Known {
+    object: ObjectRef<AgentSession>,
+    subject: Subject,
+}
+
+/// A slot that was promised.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Promise {
+    /// UID of the pod.
+    pub pod: String,
+    /// Fingerprint of the spec that this process last sent there.
+    pub sent: Option<String>,
+}
+
+impl Slots {
+    /// Looks and promises in one step. `step` must not wait or lock anything that is held while calling this.
+    pub fn with<T>(&self, step: impl FnOnce(&mut Book) -> T) -> T {
+        step(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Enters a session, with the promises that its status speaks of when it is new here.
+    pub fn know(&self, session: &AgentSession) {
+        let Some(uid) = session.uid() else { return };
+        self.with(|book| {
+            if book.sessions.contains_key(&uid) {
+                return;
+            }
+            for server in session.status.iter().flat_map(|status| &status.servers) {
+                if let Some(pod) = &server.pod_ref {
+                    book.promise(&uid, &pod.server_uid, &pod.uid);
+                }
+            }
+            let known = Known { object: ObjectRef::from_obj(session), subject: session.spec.subject.clone() };
+            book.sessions.insert(uid, known);
+        });
+    }
+
+    /// Drops a session that is gone.
+    pub fn forget(&self, session_uid: &str) {
+        self.with(|book| {
+            book.sessions.remove(session_uid);
+            for promises in book.promises.values_mut() {
+                promises.remove(session_uid);
+            }
+            book.promises.retain(|_, promises| !promises.is_empty());
+        });
+    }
+
+    /// Drops sessions and marks on pods that do not exist any more.
+    pub fn retain(&self, session_exists: impl Fn(&str) -> bool, pod_exists: impl Fn(&str) -> bool) {
+        let gone: Vec<String> = self.with(|book| {
+            book.condemned.retain(|pod| pod_exists(pod));
+            book.sessions.keys().filter(|session| !session_exists(session)).cloned().collect()
+        });
+        gone.iter().for_each(|session| self.forget(session));
+    }
+
+    /// The object of a session that is known.
+    pub fn object(&self, session_uid: &str) -> Option<ObjectRef<AgentSession>> {
+        self.with(|book| book.sessions.get(session_uid).map(|known| known.object.clone()))
+    }
+
+    /// The sessions that were promised a slot in a pod of a server.
+    pub fn promised_to(&self, server_uid: &str, pod_uid: &str) -> Vec<String> {
+        self.with(|book| book.promised(server_uid).filter(|(_, promise)| promise.pod == pod_uid).map(|(uid, _)| uid.clone()).collect())
+    }
+
+    /// The promises to a session: server UID and pod UID.
+    pub fn promises_of(&self, session_uid: &str) -> Vec<(String, String)> {
+        self.with(|book| {
+            let of = |(server, promises): (&String, &HashMap<String, Promise>)| {
+                promises.get(session_uid).map(|promise| (server.clone(), promise.pod.clone()))
+            };
+            book.promises.iter().filter_map(of).collect()
+        })
+    }
+}
+
+impl Book {
+    /// The promises at a server, by session UID.
+    pub fn promised(&self, server_uid: &str) -> impl Iterator<Item = (&String, &Promise)> {
+        self.promises.get(server_uid).into_iter().flatten()
+    }
+
+    /// The promise to a session at a server.
+    pub fn promise_of(&self, session_uid: &str, server_uid: &str) -> Option<&Promise> {
+        self.promises.get(server_uid)?.get(session_uid)
+    }
+
+    /// Promises a slot; a promise in the same pod keeps what was sent.
+    pub fn promise(&mut self, session_uid: &str, server_uid: &str, pod_uid: &str) {
+        let promises = self.promises.entry(server_uid.to_owned()).or_default();
+        let same = promises.get(session_uid).is_some_and(|promise| promise.pod == pod_uid);
+        if !same {
+            promises.insert(session_uid.to_owned(), Promise { pod: pod_uid.to_owned(), sent: None });
+        }
+    }
+
+    /// Takes a promise back.
+    pub fn release(&mut self, session_uid: &str, server_uid: &str) {
+        if let Some(promises) = self.promises.get_mut(server_uid) {
+            promises.remove(session_uid);
+        }
+    }
+
+    /// Notes which spec a pod has taken, if the promise still names that pod.
+    pub fn sent(&mut self, session_uid: &str, server_uid: &str, pod_uid: &str, fingerprint: String) {
+        let promise = self.promises.get_mut(server_uid).and_then(|promises| promises.get_mut(session_uid));
+        if let Some(promise) = promise.filter(|promise| promise.pod == pod_uid) {
+            promise.sent = Some(fingerprint);
+        }
+    }
+
+    /// How many other sessions of `subject` were promised a slot at a server, in a pod that `counts`.
+    pub fn of_subject(&self, server_uid: &str, subject: &Subject, except: &str, counts: impl Fn(&str) -> bool) -> usize {
+        self.promised(server_uid)
+            .filter(|(session, promise)| *session != except && counts(&promise.pod))
+            .filter(|(session, _)| self.sessions.get(*session).is_some_and(|known| known.subject == *subject))
+            .count()
+    }
+
+    /// Marks a pod as about to be deleted: it takes nobody from now on.
+    pub fn condemn(&mut self, pod_uid: &str) {
+        self.condemned.insert(pod_uid.to_owned());
+    }
+
+    /// Takes the mark back: the pod could not be deleted, or is gone.
+    pub fn spare(&mut self, pod_uid: &str) {
+        self.condemned.remove(pod_uid);
+    }
+
+    /// Whether a pod is about to be deleted.
+    pub fn is_condemned(&self, pod_uid: &str) -> bool {
+        self.condemned.contains(pod_uid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session(uid: &str, subject: &str, pod: Option<&str>) -> AgentSession {
+        let pod_ref = pod.map(|pod| serde_json::json!({"name": pod, "uid": pod, "address": "10.0.0.1", "serverUid": "server"}));
+        serde_json::from_value(serde_json::json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "AgentSession",
+            "metadata": {"name": uid, "namespace": "demo", "uid": uid},
+            "spec": {"subject": {"issuer": "", "name": subject}, "servers": [{"name": "everything"}]},
+            "status": {"servers": [{"name": "everything", "state": "Bound", "podRef": pod_ref}]},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn what_status_says_is_promised_from_the_start_and_gone_with_the_session() {
+        let slots = Slots::default();
+        slots.know(&session("a", "alice", Some("p1")));
+        slots.know(&session("b", "bob", None));
+        assert_eq!(slots.promised_to("server", "p1"), ["a"]);
+        assert_eq!(slots.promises_of("a"), [("server".to_owned(), "p1".to_owned())]);
+        slots.forget("a");
+        assert_eq!(slots.promised_to("server", "p1"), Vec::<String>::new());
+        assert!(slots.object("a").is_none() && slots.object("b").is_some());
+    }
+
+    #[test]
+    fn knowing_again_does_not_undo_a_newer_promise() {
+        let slots = Slots::default();
+        slots.know(&session("a", "alice", Some("p1")));
+        slots.with(|book| book.promise("a", "server", "p2"));
+        slots.know(&session("a", "alice", Some("p1")));
+        assert_eq!(slots.promised_to("server", "p2"), ["a"]);
+    }
+
+    #[test]
+    fn sessions_of_a_subject_count_where_their_pod_counts() {
+        let slots = Slots::default();
+        for (uid, subject, pod) in [("a", "alice", "p1"), ("b", "alice", "p2"), ("c", "bob", "p1")] {
+            slots.know(&session(uid, subject, Some(pod)));
+        }
+        let alice = Subject { issuer: String::new(), name: "alice".into() };
+        slots.with(|book| {
+            assert_eq!(book.of_subject("server", &alice, "z", |_| true), 2);
+            assert_eq!(book.of_subject("server", &alice, "a", |_| true), 1);
+            assert_eq!(book.of_subject("server", &alice, "z", |pod| pod == "p1"), 1);
+        });
+    }
+
+    #[test]
+    fn what_was_sent_is_forgotten_with_the_pod() {
+        let slots = Slots::default();
+        slots.with(|book| {
+            book.promise("a", "server", "p1");
+            book.sent("a", "server", "p1", "f".into());
+            book.sent("a", "server", "p9", "g".into());
+            assert_eq!(book.promise_of("a", "server").unwrap().sent.as_deref(), Some("f"));
+            book.promise("a", "server", "p2");
+            assert_eq!(book.promise_of("a", "server").unwrap().sent, None);
+        });
+    }
+}

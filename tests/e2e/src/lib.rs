@@ -1,0 +1,30 @@
+//! What the tests on a real cluster share: a namespace for each test, the probe and its books, sessions, a raw MCP client, and
+//! the metrics of Berth's own pods.
+//!
+//! Environment: `KUBECONFIG` (the cluster), `BERTH_GATEWAY` (base URL of the gateway, default `http://127.0.0.1:18080`),
+//! `BERTH_IMAGE_PROBE` (image of the probe). `BERTH_KEEP=1` keeps the namespaces of failed tests.
+
+// A test helper that cannot go on says so by a panic: that is what fails the test.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::missing_panics_doc,
+    clippy::indexing_slicing
+)]
+
+mod kubectl;
+mod mcp;
+mod metrics;
+mod namespace;
+mod probe;
+mod session;
+mod wait;
+
+pub use kubectl::{Printed, kubectl};
+pub use mcp::{Answer, McpClient, gateway_url, post};
+pub use metrics::{Metrics, pod_metrics, system_metrics};
+pub use namespace::{TestNamespace, in_namespace};
+pub use probe::{Books, Probe};
+pub use session::{mcp_server, session, subject_of};
+pub use wait::eventually;

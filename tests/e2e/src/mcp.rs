@@ -1,0 +1,142 @@
+//! A raw MCP client: it sends exactly what a test says and keeps exactly what came back.
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// No answer of a healthy system takes longer.
+const ANSWER_BOUND: Duration = Duration::from_mins(1);
+
+/// Base URL of the gateway.
+pub fn gateway_url() -> String {
+    std::env::var("BERTH_GATEWAY").unwrap_or_else(|_| "http://127.0.0.1:18080".to_owned())
+}
+
+/// One answer, whole.
+#[derive(Debug)]
+pub struct Answer {
+    /// HTTP status.
+    pub status: StatusCode,
+    /// HTTP headers.
+    pub headers: HeaderMap,
+    /// The body as it came.
+    pub body: Bytes,
+}
+
+impl Answer {
+    /// The JSON-RPC messages in the body, of JSON or of an event stream.
+    pub fn messages(&self) -> Vec<Value> {
+        let text = std::str::from_utf8(&self.body).expect("an answer is UTF-8");
+        if self.headers.get("content-type").is_some_and(|t| t.as_bytes().starts_with(b"text/event-stream")) {
+            let data = text.lines().filter_map(|line| line.strip_prefix("data:")).map(str::trim);
+            return data.filter(|d| !d.is_empty()).map(|d| serde_json::from_str(d).unwrap()).collect();
+        }
+        if text.is_empty() {
+            Vec::new()
+        } else {
+            vec![serde_json::from_str(text).expect("a JSON answer is JSON")]
+        }
+    }
+
+    /// The message that answers the request `id`.
+    pub fn answer_to(&self, id: &Value) -> Value {
+        let messages = self.messages();
+        messages
+            .iter()
+            .find(|m| m["id"] == *id && m.get("method").is_none())
+            .unwrap_or_else(|| panic!("no answer to {id} in {} {messages:?}", self.status))
+            .clone()
+    }
+}
+
+/// Sends one POST with a JSON body and gives the whole answer.
+pub async fn post(url: &str, headers: &[(&str, &str)], body: &Value) -> Answer {
+    let mut request = Request::post(url)
+        .header("content-type", "application/json")
+        .header("accept", "application/json, text/event-stream");
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    send(request.body(Full::from(serde_json::to_vec(body).unwrap())).unwrap()).await
+}
+
+async fn send(request: Request<Full<Bytes>>) -> Answer {
+    let client: Client<HttpConnector, Full<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
+    let whole = async {
+        let answer = client.request(request).await.expect("the gateway answers");
+        let (head, body) = answer.into_parts();
+        Answer {
+            status: head.status,
+            headers: head.headers,
+            body: body.collect().await.expect("a whole body").to_bytes(),
+        }
+    };
+    tokio::time::timeout(ANSWER_BOUND, whole).await.expect("an answer in time")
+}
+
+/// One client of one session's server: a URL, a token and, after `initialize`, an MCP session.
+pub struct McpClient {
+    url: String,
+    token: String,
+    mcp_session: Option<String>,
+}
+
+impl McpClient {
+    /// A client for `{gateway}/{namespace}/{session}/{server}/mcp`.
+    pub fn new(namespace: &str, session: &str, server: &str, token: &str) -> Self {
+        Self {
+            url: format!("{}/{namespace}/{session}/{server}/mcp", gateway_url()),
+            token: token.to_owned(),
+            mcp_session: None,
+        }
+    }
+
+    /// Sends `initialize` and `notifications/initialized`; gives the result of the first.
+    pub async fn initialize(&mut self) -> Value {
+        let params = json!({
+            "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "berth-e2e", "version": "1"},
+        });
+        let answer = self.send(&request(&json!(0), "initialize", &params)).await;
+        assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+        let session = answer.headers.get("mcp-session-id").expect("initialize gives a session id");
+        self.mcp_session = Some(session.to_str().unwrap().to_owned());
+        let initialized = self.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await;
+        assert_eq!(initialized.status, StatusCode::ACCEPTED, "{initialized:?}");
+        answer.answer_to(&json!(0))["result"].clone()
+    }
+
+    /// Calls a tool under a given JSON-RPC id and gives the whole JSON-RPC answer.
+    pub async fn call_as(&self, id: &Value, tool: &str, arguments: Value) -> Value {
+        let answer =
+            self.send(&request(id, "tools/call", &json!({"name": tool, "arguments": arguments}))).await;
+        assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+        answer.answer_to(id)
+    }
+
+    /// Calls a tool and gives the text of its result.
+    pub async fn call(&self, tool: &str, arguments: Value) -> String {
+        let answer = self.call_as(&json!(1), tool, arguments).await;
+        let text = answer["result"]["content"][0]["text"].as_str();
+        text.unwrap_or_else(|| panic!("{tool} gives text, not {answer}")).to_owned()
+    }
+
+    /// Sends one message with this client's token and MCP session.
+    pub async fn send(&self, message: &Value) -> Answer {
+        let bearer = format!("Bearer {}", self.token);
+        let mut headers = vec![("authorization", bearer.as_str())];
+        if let Some(session) = &self.mcp_session {
+            headers.push(("mcp-session-id", session));
+            headers.push(("mcp-protocol-version", "2025-11-25"));
+        }
+        post(&self.url, &headers, message).await
+    }
+}
+
+fn request(id: &Value, method: &str, params: &Value) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
+}

@@ -1,0 +1,52 @@
+//! Metrics of Berth's pods, read through the API server's pod proxy.
+
+use http::Request;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, ListParams};
+use kube::{Client, ResourceExt};
+use std::collections::BTreeMap;
+
+/// Samples of one or more pods, summed by their full name with labels.
+#[derive(Debug, Default)]
+pub struct Metrics(BTreeMap<String, f64>);
+
+impl Metrics {
+    /// The sum of all samples of one metric, whatever their labels; 0 when there are none.
+    pub fn sum(&self, name: &str) -> f64 {
+        let of_name = |key: &&String| key.as_str() == name || key.starts_with(&format!("{name}{{"));
+        self.0.keys().filter(of_name).filter_map(|key| self.0.get(key)).sum()
+    }
+
+    /// Whether any pod shows the metric.
+    pub fn has(&self, name: &str) -> bool {
+        self.0.keys().any(|key| key == name || key.starts_with(&format!("{name}{{")))
+    }
+
+    fn add(&mut self, text: &str) {
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            if let Some((key, value)) = line.rsplit_once(' ') {
+                *self.0.entry(key.to_owned()).or_default() += value.parse::<f64>().unwrap_or(f64::NAN);
+            }
+        }
+    }
+}
+
+/// Metrics of the pods that `labels` selects in `namespace`, summed. Pods that are going away are left out.
+pub async fn pod_metrics(client: &Client, namespace: &str, labels: &str) -> Metrics {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let mut metrics = Metrics::default();
+    let listed = pods.list(&ListParams::default().labels(labels)).await.unwrap();
+    let living = listed.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
+    for name in living.map(|pod| pod.name_any()) {
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{name}:8081/proxy/metrics");
+        let request = Request::get(path).body(Vec::new()).unwrap();
+        metrics.add(&client.request_text(request).await.expect("a pod of Berth shows its metrics"));
+    }
+    metrics
+}
+
+/// Metrics of one component (`operator`, `gateway`) of the installed chart.
+pub async fn system_metrics(client: &Client, component: &str) -> Metrics {
+    let namespace = std::env::var("BERTH_SYSTEM_NAMESPACE").unwrap_or_else(|_| "berth-system".to_owned());
+    pod_metrics(client, &namespace, &format!("app.kubernetes.io/component={component}")).await
+}

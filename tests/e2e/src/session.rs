@@ -1,0 +1,69 @@
+//! Servers and sessions, as a user would apply them.
+
+use crate::{TestNamespace, eventually};
+use berth_api::{AgentSession, McpServer};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt;
+use kube::api::DeleteParams;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// How long a binding or a first pod may take on a small machine.
+const READY_BOUND: Duration = Duration::from_mins(1);
+
+/// The subject of a ServiceAccount of this namespace.
+pub fn subject_of(namespace: &TestNamespace, account: &str) -> String {
+    format!("system:serviceaccount:{}:{account}", namespace.name)
+}
+
+/// Creates an McpServer for `url`, with `more` merged over its spec, and waits until it is Ready.
+pub async fn mcp_server(namespace: &TestNamespace, name: &str, url: &str, more: Value) -> McpServer {
+    let mut spec = json!({"transport": {"type": "Http", "http": {"url": url}}});
+    if let (Some(spec), Value::Object(more)) = (spec.as_object_mut(), more) {
+        spec.extend(more);
+    }
+    namespace.create::<McpServer>(json!({"metadata": {"name": name}, "spec": spec})).await;
+    eventually(&format!("server {name} is Ready"), READY_BOUND, || async {
+        let server = namespace.api::<McpServer>().get(name).await.unwrap();
+        is_ready(server.status.as_ref().map(|s| s.conditions.as_slice())).then_some(server)
+    })
+    .await
+}
+
+/// Creates a session of `account` on `servers` and waits until it is Ready.
+pub async fn session(namespace: &TestNamespace, name: &str, account: &str, servers: &[&str]) -> AgentSession {
+    let servers: Vec<Value> = servers.iter().map(|server| json!({"name": server})).collect();
+    let spec = json!({"subject": {"name": subject_of(namespace, account)}, "servers": servers});
+    namespace.create::<AgentSession>(json!({"metadata": {"name": name}, "spec": spec})).await;
+    eventually(&format!("session {name} is Ready"), READY_BOUND, || async {
+        let session = namespace.api::<AgentSession>().get(name).await.unwrap();
+        is_ready(session.status.as_ref().map(|s| s.conditions.as_slice())).then_some(session)
+    })
+    .await
+}
+
+fn is_ready(conditions: Option<&[Condition]>) -> bool {
+    conditions.unwrap_or_default().iter().any(|c| c.type_ == "Ready" && c.status == "True")
+}
+
+impl TestNamespace {
+    /// Deletes a session and waits until it is gone.
+    pub async fn end(&self, session: &AgentSession, bound: Duration) {
+        let sessions = self.api::<AgentSession>();
+        sessions
+            .delete(&session.name_any(), &DeleteParams::default())
+            .await
+            .expect("a session can be deleted");
+        self.gone(session, bound).await;
+    }
+
+    /// Waits until a session is gone.
+    pub async fn gone(&self, session: &AgentSession, bound: Duration) {
+        let sessions = self.api::<AgentSession>();
+        eventually("the session is gone", bound, || async {
+            let found = sessions.get_opt(&session.name_any()).await.unwrap();
+            found.is_none_or(|found| found.uid() != session.uid()).then_some(())
+        })
+        .await;
+    }
+}

@@ -1,0 +1,109 @@
+//! Wrong input is refused at apply, with a message that names the field and the remedy.
+
+use berth_e2e::{TestNamespace, in_namespace, kubectl};
+use serde_json::{Value, json};
+
+fn server(name: &str, spec: &Value) -> Value {
+    json!({"apiVersion": "berth.dev/v1alpha1", "kind": "McpServer", "metadata": {"name": name}, "spec": spec})
+}
+
+fn session(spec: &Value) -> Value {
+    json!({"apiVersion": "berth.dev/v1alpha1", "kind": "AgentSession", "metadata": {"name": "s"}, "spec": spec})
+}
+
+fn http(url: &str) -> Value {
+    json!({"type": "Http", "http": {"url": url}})
+}
+
+/// Applies each object and checks that it is refused with every given text in the message.
+async fn refused(namespace: &TestNamespace, cases: Vec<(Value, &[&str])>) {
+    for (object, texts) in cases {
+        let printed = kubectl(&["apply", "-n", &namespace.name, "-f", "-"], &object.to_string()).await;
+        assert!(!printed.ok, "accepted: {object}");
+        for text in texts {
+            assert!(printed.err.contains(text), "{text:?} is not in: {}", printed.err);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_session_is_refused_by_name_of_the_field() {
+    in_namespace("session", |namespace| async move {
+        let many: Vec<Value> = (0..300).map(|n| json!({"name": format!("s{n}")})).collect();
+        let alice = json!({"name": "alice"});
+        let one = json!([{"name": "a"}]);
+        refused(
+            &namespace,
+            vec![
+                (session(&json!({"subject": {"name": ""}, "servers": one})), &["spec.subject.name"]),
+                (session(&json!({"servers": one})), &["spec.subject", "Required"]),
+                (
+                    session(&json!({"subject": {"name": "日".repeat(342)}, "servers": one})),
+                    &["subject.name must be at most 1024 bytes"],
+                ),
+                (session(&json!({"subject": alice, "servers": many})), &["spec.servers", "300", "32"]),
+                (session(&json!({"subject": alice, "servers": []})), &["spec.servers"]),
+                (
+                    session(&json!({"subject": alice, "servers": [{"name": "a"}, {"name": "a"}]})),
+                    &["spec.servers[1]", "Duplicate"],
+                ),
+                (
+                    session(&json!({"subject": alice, "servers": [{"name": "A_b"}]})),
+                    &["spec.servers[0].name"],
+                ),
+                (
+                    session(&json!({"subject": alice, "servers": one, "bindTimeout": "abc"})),
+                    &["spec.bindTimeout", "abc"],
+                ),
+                (
+                    session(&json!({"subject": alice, "servers": one, "drainTimeout": "2h"})),
+                    &["drainTimeout must be at most 1h"],
+                ),
+                (
+                    session(&json!({"subject": alice, "servers": one, "end": {"reason": "Bored"}})),
+                    &["spec.end.reason", "Completed"],
+                ),
+                (
+                    session(&json!({"subject": alice, "servers": one, "idle": {}})),
+                    &["unknown field", "spec.idle"],
+                ),
+            ],
+        )
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_wrong_server_is_refused_by_name_of_the_field() {
+    in_namespace("server", |namespace| async move {
+        let good = http("http://a.test/mcp");
+        refused(
+            &namespace,
+            vec![
+                (server("s", &json!({})), &["spec.transport", "Required"]),
+                (server("s", &json!({"transport": {"type": "Http"}})), &["transport.http is required when transport.type is Http"]),
+                (server("s", &json!({"transport": {"type": "Pigeon"}})), &["spec.transport.type", "Http"]),
+                (server("s", &json!({"transport": http("ftp://a.test/mcp")})), &["transport.http.url must be an absolute http:// or https:// URL"]),
+                (server("s", &json!({"transport": http("http://u:p@a.test/mcp")})), &["without user information"]),
+                (server("s", &json!({"transport": http("http://a.test/#f")})), &["fragment"]),
+                (server("a.b", &json!({"transport": good})), &["metadata.name must be a DNS label"]),
+                (server(&"n".repeat(64), &json!({"transport": good})), &["metadata.name must be a DNS label"]),
+                (server("s", &json!({"transport": good, "timeouts": {"connect": "abc"}})), &["spec.timeouts.connect", "abc"]),
+                (server("s", &json!({"transport": good, "timeouts": {"connect": "10m"}})), &["timeouts.connect must be more than 0s and at most timeouts.request"]),
+                (server("s", &json!({"transport": good, "timeouts": {"connect": "0s"}})), &["timeouts.connect must be more than 0s"]),
+                (server("s", &json!({"transport": good, "timeouts": {"request": "1h"}})), &["timeouts.request must be at most timeouts.requestMax"]),
+                (server("s", &json!({"transport": good, "auth": {"type": "Shared"}})), &["auth.shared is required when auth.type is Shared"]),
+                (
+                    server("s", &json!({"transport": good, "auth": {"shared": {"secretKeyRef": {"name": "s", "key": "k"}}}})),
+                    &["auth.shared may only be set when auth.type is Shared"],
+                ),
+                (server("s", &json!({"transport": good, "pool": {"warm": -1}})), &["spec.pool.warm"]),
+                (server("s", &json!({"transport": good, "pool": {"sessionsPerPod": 0}})), &["spec.pool.sessionsPerPod"]),
+                (server("s", &json!({"transport": good, "tools": {}})), &["unknown field", "spec.tools"]),
+            ],
+        )
+        .await;
+    })
+    .await;
+}

@@ -1,0 +1,198 @@
+//! Promise 5: deleting a session ends everything it held, once, in bounded time.
+
+use berth_api::AgentSession;
+use berth_e2e::{
+    McpClient, Probe, TestNamespace, eventually, in_namespace, kubectl, mcp_server, pod_metrics, session,
+    system_metrics,
+};
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use serde_json::json;
+use std::time::Duration;
+
+/// An end without trouble, on a small machine.
+const END_BOUND: Duration = Duration::from_secs(20);
+/// Labels of the pods of every pool.
+const POOL: &str = "berth.dev/role=pool";
+
+async fn used_session(namespace: &TestNamespace, name: &str, token: &str) -> AgentSession {
+    let made = session(namespace, name, "alice", &["probe"]).await;
+    let mut client = McpClient::new(&namespace.name, name, "probe", token);
+    client.initialize().await;
+    assert_eq!(client.call("echo", json!({"message": name})).await, name);
+    made
+}
+
+async fn wait_for_baseline(namespace: &TestNamespace) {
+    eventually("gauges of sidecar, gateway and operator are at their baseline", END_BOUND, || async {
+        let sidecar = pod_metrics(&namespace.client, &namespace.name, POOL).await;
+        let gateway = system_metrics(&namespace.client, "gateway").await;
+        let operator = system_metrics(&namespace.client, "operator").await;
+        let all: Api<AgentSession> = Api::all(namespace.client.clone());
+        let existing = all.list(&ListParams::default()).await.unwrap().items.len();
+        let of_sidecar =
+            ["sessions", "connections", "scopes", "requests_in_flight"].map(|g| format!("berth_sidecar_{g}"));
+        let of_gateway = ["requests_in_flight", "streams"].map(|g| format!("berth_gateway_{g}"));
+        assert!(of_sidecar.iter().all(|g| sidecar.has(g)), "{sidecar:?}");
+        assert!(of_gateway.iter().all(|g| gateway.has(g)), "{gateway:?}");
+        let quiet = of_sidecar.iter().all(|g| sidecar.sum(g) == 0.0)
+            && of_gateway.iter().all(|g| gateway.sum(g) == 0.0);
+        let counted = operator.sum("berth_operator_sessions") == f64::from(u32::try_from(existing).unwrap());
+        (quiet && counted).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn ten_sessions_used_and_deleted_leave_nothing_behind() {
+    in_namespace("ending", |namespace| async move {
+        let probe = Probe::start(&namespace).await;
+        mcp_server(&namespace, "probe", &probe.url(), json!({})).await;
+        let token = namespace.token("alice").await;
+        let names: Vec<String> = (0..10).map(|n| format!("s{n}")).collect();
+        let sessions = join_all(names.iter().map(|name| used_session(&namespace, name, &token))).await;
+        assert_eq!(probe.books().await.total("initialize"), 10);
+
+        join_all(sessions.iter().map(|session| namespace.end(session, END_BOUND))).await;
+        let books = probe.books().await;
+        assert_eq!((books.total("delete"), books.total("deleteUnknown")), (10, 0), "{books:?}");
+        assert!(books.sessions().iter().all(|s| s["ended"] == "DELETE"), "{books:?}");
+        wait_for_baseline(&namespace).await;
+        for session in &sessions {
+            let events = namespace.events_about(&session.uid().unwrap()).await;
+            assert_eq!(events.len(), 1, "{events:?}");
+            assert_eq!((events[0].0.as_str(), events[0].1.as_str()), ("Normal", "Cleared"), "{events:?}");
+        }
+
+        // Deleting what is gone changes nothing.
+        for session in &sessions {
+            let again =
+                namespace.api::<AgentSession>().delete(&session.name_any(), &DeleteParams::default()).await;
+            assert!(matches!(again, Err(kube::Error::Api(status)) if status.is_not_found()));
+        }
+        assert_eq!(probe.books().await.total("delete"), 10);
+
+        namespace.api::<berth_api::McpServer>().delete("probe", &DeleteParams::default()).await.unwrap();
+        eventually("the pool's pods are gone with their server", Duration::from_mins(1), || async {
+            let pods = namespace.api::<Pod>().list(&ListParams::default().labels(POOL)).await.unwrap();
+            pods.items.is_empty().then_some(())
+        })
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_second_delete_while_the_first_runs_changes_nothing() {
+    in_namespace("twice", |namespace| async move {
+        let probe = Probe::start(&namespace).await;
+        mcp_server(&namespace, "probe", &probe.url(), json!({})).await;
+        let token = namespace.token("alice").await;
+        let made = used_session(&namespace, "s", &token).await;
+        probe.set_faults(&json!({"delete": {"delayMs": 2_000}})).await;
+        let sessions = namespace.api::<AgentSession>();
+        for _ in 0..3 {
+            sessions.delete("s", &DeleteParams::default()).await.unwrap();
+        }
+        namespace.gone(&made, END_BOUND).await;
+        assert_eq!(probe.books().await.total("delete"), 1);
+        let events = namespace.events_about(&made.uid().unwrap()).await;
+        assert_eq!(events.len(), 1, "{events:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_upstream_that_never_answers_its_delete_holds_the_session_no_longer_than_the_bound() {
+    in_namespace("hanging", |namespace| async move {
+        let probe = Probe::start(&namespace).await;
+        let timeouts = json!({"timeouts": {"drain": "1s", "close": "1s"}});
+        mcp_server(&namespace, "probe", &probe.url(), timeouts).await;
+        let token = namespace.token("alice").await;
+        let made = used_session(&namespace, "s", &token).await;
+        probe.set_faults(&json!({"delete": {"hang": true}})).await;
+
+        namespace.end(&made, Duration::from_secs(1 + 1 + 10)).await;
+        let events = namespace.events_about(&made.uid().unwrap()).await;
+        assert_eq!(events.len(), 1, "{events:?}");
+        let (kind, reason, note) = &events[0];
+        assert_eq!((kind.as_str(), reason.as_str()), ("Warning", "CleanupIncomplete"), "{events:?}");
+        assert!(
+            note.contains("probe") && note.contains("Cleared"),
+            "the note names server and reason: {note}"
+        );
+        wait_for_baseline(&namespace).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn setting_end_deletes_the_session_with_its_reason() {
+    in_namespace("end", |namespace| async move {
+        let probe = Probe::start(&namespace).await;
+        mcp_server(&namespace, "probe", &probe.url(), json!({})).await;
+        let token = namespace.token("alice").await;
+        let made = used_session(&namespace, "s", &token).await;
+        let end = Patch::Merge(json!({"spec": {"end": {"reason": "Completed"}}}));
+        namespace.api::<AgentSession>().patch("s", &PatchParams::default(), &end).await.unwrap();
+        namespace.gone(&made, END_BOUND).await;
+        assert_eq!(probe.books().await.total("delete"), 1);
+        let events = namespace.events_about(&made.uid().unwrap()).await;
+        assert_eq!(events.iter().map(|e| e.1.as_str()).collect::<Vec<_>>(), ["Completed"], "{events:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_running_call_finishes_within_the_drain_and_is_cancelled_after_it() {
+    in_namespace("drain", |namespace| async move {
+        let probe = Probe::start(&namespace).await;
+        mcp_server(&namespace, "probe", &probe.url(), json!({"timeouts": {"drain": "4s"}})).await;
+        let token = namespace.token("alice").await;
+        for (name, sleep_ms, finishes) in [("short", 1_500, true), ("long", 60_000, false)] {
+            let made = used_session(&namespace, name, &token).await;
+            let mut client = McpClient::new(&namespace.name, name, "probe", &token);
+            client.initialize().await;
+            let before = probe.books().await.total("toolsCall");
+            let call =
+                tokio::spawn(
+                    async move { client.call_as(&json!(7), "sleep", json!({"ms": sleep_ms})).await },
+                );
+            eventually("the call is at the upstream", END_BOUND, || async {
+                (probe.books().await.total("toolsCall") > before).then_some(())
+            })
+            .await;
+            namespace.end(&made, Duration::from_secs(4 + 5 + 10)).await;
+            let answer = call.await.unwrap();
+            assert_eq!(answer.get("result").is_some(), finishes, "{name}: {answer}");
+            assert_eq!(answer.get("error").is_some(), !finishes, "{name}: {answer}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_namespace_with_a_live_session_can_be_deleted() {
+    let mut name = String::new();
+    in_namespace("namespace", |namespace| {
+        name.clone_from(&namespace.name);
+        async move {
+            let probe = Probe::start(&namespace).await;
+            mcp_server(
+                &namespace,
+                "probe",
+                &probe.url(),
+                json!({"timeouts": {"drain": "1s", "close": "1s"}}),
+            )
+            .await;
+            let token = namespace.token("alice").await;
+            used_session(&namespace, "s", &token).await;
+            let printed =
+                kubectl(&["delete", "namespace", &namespace.name, "--wait=true", "--timeout=90s"], "").await;
+            assert!(printed.ok, "{printed:?}");
+        }
+    })
+    .await;
+}

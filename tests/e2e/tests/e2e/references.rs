@@ -1,0 +1,100 @@
+//! What a session or server names and does not get: a reason in `kubectl get`, and the rest works on.
+
+use berth_api::{AgentSession, McpServer};
+use berth_e2e::{McpClient, Probe, TestNamespace, eventually, in_namespace, kubectl, mcp_server, subject_of};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+const BOUND: Duration = Duration::from_secs(30);
+
+async fn apply_session(namespace: &TestNamespace, servers: &[&str]) {
+    let servers: Vec<Value> = servers.iter().map(|name| json!({"name": name})).collect();
+    let spec = json!({"subject": {"name": subject_of(namespace, "alice")}, "servers": servers});
+    namespace.create::<AgentSession>(json!({"metadata": {"name": "s"}, "spec": spec})).await;
+}
+
+/// Waits until `kubectl get` prints a row of `kind` that shows all of `words`.
+async fn row_shows(namespace: &TestNamespace, kind: &str, words: &[&str]) {
+    eventually(&format!("kubectl get {kind} shows {words:?}"), BOUND, || async {
+        let printed = kubectl(&["get", kind, "-n", &namespace.name, "--no-headers"], "").await;
+        let row: Vec<&str> = printed.out.split_whitespace().collect();
+        words.iter().all(|word| row.contains(word)).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_unknown_server_shows_as_ref_not_found_until_it_is_made() {
+    in_namespace("unknown", |namespace| async move {
+        apply_session(&namespace, &["absent"]).await;
+        row_shows(&namespace, "bses", &["False", "RefNotFound"]).await;
+        let probe = Probe::start(&namespace).await;
+        mcp_server(&namespace, "absent", &probe.url(), json!({})).await;
+        row_shows(&namespace, "bses", &["True", "Bound"]).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn one_bad_server_of_two_degrades_the_session_and_the_other_works() {
+    in_namespace("degraded", |namespace| async move {
+        let probe = Probe::start(&namespace).await;
+        mcp_server(&namespace, "probe", &probe.url(), json!({})).await;
+        apply_session(&namespace, &["absent", "probe"]).await;
+        row_shows(&namespace, "bses", &["True", "Degraded"]).await;
+        let mut client = McpClient::new(&namespace.name, "s", "probe", &namespace.token("alice").await);
+        client.initialize().await;
+        assert_eq!(client.call("echo", json!({"message": "on"})).await, "on");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_secret_is_used_only_with_its_label_and_a_proper_value() {
+    in_namespace("secret", |namespace| async move {
+        let shared = json!({"type": "Shared", "shared": {"secretKeyRef": {"name": "upstream", "key": "token"}}});
+        let spec = json!({"transport": {"type": "Http", "http": {"url": "http://127.0.0.1:9/mcp"}}, "auth": shared});
+        namespace.create::<McpServer>(json!({"metadata": {"name": "srv"}, "spec": spec})).await;
+        row_shows(&namespace, "bsrv", &["False", "RefNotFound"]).await;
+        let steps = [
+            (json!({"metadata": {"name": "upstream"}, "stringData": {"token": "t"}}), ["False", "RefNotPermitted"]),
+            (
+                json!({"metadata": {"name": "upstream", "labels": {"berth.dev/credential": "server"}}, "stringData": {"token": "a\u{1}b"}}),
+                ["False", "InvalidCredential"],
+            ),
+            (
+                json!({"metadata": {"name": "upstream", "labels": {"berth.dev/credential": "server"}}, "stringData": {"token": "good\n"}}),
+                ["True", "PoolReady"],
+            ),
+        ];
+        for (mut secret, words) in steps {
+            secret["apiVersion"] = json!("v1");
+            secret["kind"] = json!("Secret");
+            let printed = kubectl(&["apply", "-n", &namespace.name, "-f", "-"], &secret.to_string()).await;
+            assert!(printed.ok, "{printed:?}");
+            row_shows(&namespace, "bsrv", &words).await;
+        }
+        let printed = kubectl(&["get", "bsrv,events", "-n", &namespace.name, "-o", "yaml"], "").await;
+        assert!(!printed.out.contains("a\\u0001b") && !printed.out.contains("good"), "no credential in status or events");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_bound_on_sessions_of_a_server_shows_as_limit_reached() {
+    in_namespace("limit", |namespace| async move {
+        let probe = Probe::start(&namespace).await;
+        mcp_server(&namespace, "probe", &probe.url(), json!({"pool": {"maxSessions": 1}})).await;
+        berth_e2e::session(&namespace, "first", "bob", &["probe"]).await;
+        apply_session(&namespace, &["probe"]).await;
+        eventually("the second session shows LimitReached", BOUND, || async {
+            let printed = kubectl(&["get", "bses", "s", "-n", &namespace.name, "--no-headers"], "").await;
+            printed.out.contains("LimitReached").then_some(())
+        })
+        .await;
+        let first = namespace.api::<AgentSession>().get("first").await.unwrap();
+        namespace.end(&first, BOUND).await;
+        row_shows(&namespace, "bses", &["True", "Bound"]).await;
+    })
+    .await;
+}
