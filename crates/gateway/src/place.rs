@@ -67,7 +67,7 @@ async fn wait(
         let until = match &decision {
             Decision::Forward(destination) if refused != Some(destination) => return Ok(destination.clone()),
             Decision::Forward(_) => again,
-            Decision::NotFound if synced => ask.since,
+            Decision::NotFound if synced => ask.since + settings.settle,
             Decision::NotFound | Decision::Wait(_) => end,
         };
         if timeout_at(until.into(), session.changed()).await.is_ok() {

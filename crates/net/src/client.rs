@@ -10,8 +10,9 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// How long an unused connection is kept.
-const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
+/// How long an unused connection is kept: less than [`crate::serve`] waits for the head of a next request, so that this side
+/// closes first and no request meets a closing connection.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// One sidecar: where it is and which `McpServer` its certificate must name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -90,8 +91,8 @@ impl PeerClient {
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_TIMEOUT)
-            // A request that a dead pooled connection took must not be sent twice: its effect is unknown.
-            .retry_canceled_requests(false)
+            // Only a request of which no byte was written is tried on another connection, so none is sent twice.
+            .retry_canceled_requests(true)
             .build(SidecarConnector::new(identity));
         Self { http }
     }

@@ -175,24 +175,15 @@ async fn a_running_call_finishes_within_the_drain_and_is_cancelled_after_it() {
 
 #[tokio::test]
 async fn a_namespace_with_a_live_session_can_be_deleted() {
-    let mut name = String::new();
-    in_namespace("namespace", |namespace| {
-        name.clone_from(&namespace.name);
-        async move {
-            let probe = Probe::start(&namespace).await;
-            mcp_server(
-                &namespace,
-                "probe",
-                &probe.url(),
-                json!({"timeouts": {"drain": "1s", "close": "1s"}}),
-            )
+    in_namespace("namespace", |namespace| async move {
+        let probe = Probe::start(&namespace).await;
+        mcp_server(&namespace, "probe", &probe.url(), json!({"timeouts": {"drain": "1s", "close": "1s"}}))
             .await;
-            let token = namespace.token("alice").await;
-            used_session(&namespace, "s", &token).await;
-            let printed =
-                kubectl(&["delete", "namespace", &namespace.name, "--wait=true", "--timeout=90s"], "").await;
-            assert!(printed.ok, "{printed:?}");
-        }
+        let token = namespace.token("alice").await;
+        used_session(&namespace, "s", &token).await;
+        let printed =
+            kubectl(&["delete", "namespace", &namespace.name, "--wait=true", "--timeout=90s"], "").await;
+        assert!(printed.ok, "{printed:?}");
     })
     .await;
 }
