@@ -1,7 +1,7 @@
 # `make` shows the targets. Each is one script of hack/, which can be run alone as well.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test build generate lint test-unit test-api test-e2e cluster-up cluster-down install diagnose clean
+.PHONY: help demo test build generate lint test-unit test-api test-e2e test-cluster cluster-up cluster-down install diagnose clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ test-api: install ## API-level tests on a cluster: CRD rules, messages, kubectl 
 
 test-e2e: install ## End-to-end tests on a cluster with Berth
 	@hack/test-layer.sh e2e
+
+test-cluster: ## Tests of the test cluster itself, beside any that is up
+	@tests/cluster/selftest
 
 cluster-up: ## Bring up the test cluster (a real single-node Kubernetes on this machine)
 	@hack/cluster.sh up

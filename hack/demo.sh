@@ -124,7 +124,7 @@ trap finish EXIT
 # On a given cluster the gateway is reached by a port forward, unless BERTH_GATEWAY says how.
 reach_gateway() {
   given_cluster && [[ -z ${BERTH_GATEWAY:-} ]] || return 0
-  kubectl port-forward -n "$SYSTEM_NAMESPACE" service/berth-gateway 18080:8080 >"$SCRATCH/forward.log" 2>&1 &
+  kubectl port-forward -n "$SYSTEM_NAMESPACE" service/berth-gateway "${BERTH_GATEWAY_PORT:-18080}:8080" >"$SCRATCH/forward.log" 2>&1 &
   FORWARD=$!
   until_true 20 "the port forward to the gateway" grep -q Forwarding "$SCRATCH/forward.log"
 }

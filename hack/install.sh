@@ -24,5 +24,6 @@ metadata:
   name: $SYSTEM_NAMESPACE
   labels: {pod-security.kubernetes.io/enforce: restricted}
 YAML
-helm upgrade --install berth-crds charts/berth-crds --namespace "$SYSTEM_NAMESPACE" --wait --hide-notes
-helm upgrade --install berth charts/berth --namespace "$SYSTEM_NAMESPACE" --wait --timeout 3m --hide-notes "${values[@]}" "${extra[@]}"
+helm upgrade --install berth-crds charts/berth-crds --namespace "$SYSTEM_NAMESPACE" --wait >/dev/null
+helm upgrade --install berth charts/berth --namespace "$SYSTEM_NAMESPACE" --wait --timeout 3m "${values[@]}" "${extra[@]}" >/dev/null
+helm list --namespace "$SYSTEM_NAMESPACE"

@@ -52,8 +52,9 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     let sidecar = Sidecar::new(args.server(), args.slots, Arc::new(Dialer::system()?), metrics);
     let readiness = admin::Readiness::default();
 
-    let listener = listen(args.listen).await?;
-    let admin_listener = listen(args.admin_listen).await?;
+    let listener = bind(args.listen).await?;
+    let admin_listener = bind(args.admin_listen).await?;
+    let (listen, admin_listen) = (listener.local_addr().ok(), admin_listener.local_addr().ok());
     let follow = {
         let (identity, dir, stop) = (identity.clone(), args.tls_dir.clone(), stop.clone());
         async move { identity.follow_dir(&dir, FOLLOW, stop).await }
@@ -69,12 +70,13 @@ pub async fn run(args: Args) -> Result<(), RunError> {
         stop.cancel();
     };
     readiness.set(true);
-    tracing::info!(server = args.server_name, revision = args.revision, slots = args.slots, listen = %args.listen, "serving");
+    let Args { server_name, revision, slots, .. } = &args;
+    tracing::info!(server = server_name, revision, slots, ?listen, ?admin_listen, "serving");
     tokio::join!(follow, admin, app, end);
     tracing::info!("ended");
     Ok(())
 }
 
-async fn listen(address: SocketAddr) -> Result<TcpListener, RunError> {
+async fn bind(address: SocketAddr) -> Result<TcpListener, RunError> {
     TcpListener::bind(address).await.map_err(|source| RunError::Listen { address, source })
 }

@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
 use axum::{Json, Router};
 use berth_wire::{EndPhase, EndRequest, SessionSpec};
+use bytes::Bytes;
 use http::StatusCode;
 use serde::Deserialize;
 use std::sync::Arc;
@@ -39,11 +40,19 @@ pub(crate) fn router(registry: Arc<Registry>, stop: CancellationToken) -> Router
         .with_state(Control { registry, stop })
 }
 
-async fn apply(
-    State(control): State<Control>,
-    Path(uid): Path<String>,
-    Json(spec): Json<SessionSpec>,
-) -> Response {
+async fn apply(State(control): State<Control>, Path(uid): Path<String>, body: Bytes) -> Response {
+    let spec: SessionSpec = match serde_json::from_slice(&body) {
+        Ok(spec) => spec,
+        // The parser's own words could quote a credential.
+        Err(error) => {
+            let text = format!(
+                "the body is not a session spec: see line {}, column {}\n",
+                error.line(),
+                error.column()
+            );
+            return (StatusCode::BAD_REQUEST, text).into_response();
+        }
+    };
     if uid.len() > UID_LIMIT || spec.uid != uid {
         let text = "the uid of the path must be the uid of the body, at most 128 bytes\n";
         return (StatusCode::BAD_REQUEST, text).into_response();

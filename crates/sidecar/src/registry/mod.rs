@@ -11,7 +11,7 @@ use crate::session::{Deadlines, Desired, Session, Shared, SpecError};
 use crate::sync::lock;
 use admit::{Admission, Situation, Standing, admit, explain};
 use berth_wire::{
-    EndPhase, EndReport, Outcome, Refusal, RefusalReason, ServerKey, SessionReport, SessionSpec,
+    EndPhase, EndReport, Outcome, Refusal, RefusalReason, ServerKey, SessionReport, SessionSpec, SessionState,
 };
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -130,17 +130,30 @@ impl Registry {
         deadlines: Deadlines,
         progress: watch::Sender<EndReport>,
     ) {
-        tracing::info!(session = %session.uid, ?deadlines, "end begun");
-        let end = session.end(deadlines, &progress).await;
+        let server = &self.server.name;
+        tracing::info!(session = %session.uid, server, ?deadlines, "end begun");
+        let progress = Arc::new(progress);
+        // A task of its own, so that even a panic in it leaves a tombstone and frees the slot.
+        let end = tokio::spawn({
+            let (session, progress) = (session.clone(), progress.clone());
+            async move { session.end(deadlines, &progress).await }
+        });
+        let end = end.await.unwrap_or(EndReport { phase: EndPhase::Ended, ..BEGUN });
         let mut state = lock(&self.state);
-        let last = SessionReport { failure: None, message: None, ..session.report() };
+        let last = SessionReport {
+            state: SessionState::Ended,
+            failure: None,
+            message: None,
+            end: Some(end),
+            ..session.report()
+        };
         let last = Some(Box::new(last));
         state.tombstones.add(session.uid.clone(), Tombstone { end, last });
         state.sessions.remove(&session.uid);
         drop(state);
         progress.send_replace(end);
         self.shared.feed.mark(&session.uid, Urgency::Now);
-        tracing::info!(session = %session.uid, drain = ?end.drain, close = ?end.close, remove = ?end.remove, "ended");
+        tracing::info!(session = %session.uid, server, drain = ?end.drain, close = ?end.close, remove = ?end.remove, "ended");
     }
 
     /// Observed state of a session that holds a slot or has held one.

@@ -113,9 +113,10 @@ impl Session {
             inner.unclosed.remove(0);
         }
         inner.unclosed.push(connection.clone());
+        let server = inner.desired.server.name.clone();
         drop(inner);
         self.spawn(self.clone().retire(connection.clone()));
-        tracing::info!(session = %self.uid, epoch = connection.epoch, session_is_gone, "upstream connection evicted");
+        tracing::info!(session = %self.uid, server, epoch = connection.epoch, session_is_gone, "upstream connection evicted");
         self.tell(Urgency::Now);
     }
 
@@ -232,7 +233,8 @@ impl Running {
         let session = &self.session;
         session.shared.metrics.count_connect(result);
         let message = trouble.map(|trouble| trouble.message.as_str());
-        tracing::info!(session = %session.uid, epoch = self.epoch, ?result, message, "attempt to connect is over");
+        let server = session.desired().server.name.clone();
+        tracing::info!(session = %session.uid, server, epoch = self.epoch, ?result, message, "attempt to connect is over");
         session.tell(Urgency::Now);
     }
 }
@@ -243,5 +245,70 @@ impl Drop for Running {
             lock(&self.session.inner).machine.step(Event::Failed(self.epoch));
             self.session.tell(Urgency::Now);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Metrics;
+    use crate::registry::Feed;
+    use crate::session::{Desired, Shared};
+    use crate::upstream::Dialer;
+    use berth_wire::{Generation, ServerKey, SessionSpec, SessionState, Subject, Timeouts, Upstream};
+    use tokio_util::task::TaskTracker;
+
+    fn session() -> Arc<Session> {
+        let spec = SessionSpec {
+            uid: "s".into(),
+            display_name: "test/s".into(),
+            server: ServerKey { uid: "u".into(), name: "n".into(), revision: "r".into() },
+            generation: Generation::default(),
+            subject: Subject { issuer: String::new(), name: "alice".into() },
+            upstream: Upstream { url: "http://127.0.0.1:1/".into(), headers: Vec::new() },
+            timeouts: Timeouts {
+                connect_millis: 5_000,
+                request_millis: 5_000,
+                request_max_millis: 5_000,
+                drain_millis: 5_000,
+                close_millis: 5_000,
+            },
+        };
+        let shared = Shared {
+            dialer: Arc::new(Dialer::system().unwrap()),
+            metrics: Metrics::default(),
+            feed: Feed::default(),
+            random: rustls::crypto::ring::default_provider().secure_random,
+            tasks: TaskTracker::new(),
+        };
+        Session::new("s".into(), Desired::new(spec).unwrap(), Arc::new(shared))
+    }
+
+    #[tokio::test]
+    async fn an_attempt_that_panics_fails_those_who_wait_and_nobody_else() {
+        let session = session();
+        let (done, attempt) = watch::channel(None);
+        {
+            let mut inner = lock(&session.inner);
+            assert_eq!(inner.machine.step(Event::Needed), Effect::StartAttempt(1));
+            inner.attempt = Some(Attempt(attempt));
+        }
+        let running = Running { session: session.clone(), epoch: 1, settled: false };
+        let panics = async move {
+            let _held = (running, done);
+            panic!("an attempt that panics");
+        };
+        let params: Arc<str> = "{}".into();
+        let (waited, _) = tokio::join!(session.connection(Some(&params)), tokio::spawn(panics));
+        assert!(
+            matches!(waited, Err(CallError::Trouble(trouble)) if trouble.message.contains("inside the sidecar"))
+        );
+        assert_eq!(session.report().state, SessionState::Idle);
+        // The next one is an attempt of its own, with an outcome of its own: nothing listens there.
+        let next = session.connection(Some(&params)).await;
+        assert!(
+            matches!(next, Err(CallError::Trouble(trouble)) if trouble.message.contains("cannot connect"))
+        );
+        assert_eq!(session.report().activity.connects, 2);
     }
 }

@@ -14,6 +14,11 @@ use tokio_rustls::TlsConnector;
 /// How long one address is tried when there are more: one that drops packets must not use up the whole connect timeout.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// Pauses between rounds over addresses that all refuse. A Service whose endpoints have just changed refuses for a moment, as
+/// kube-proxy writes its rules at most once a second; nothing was sent, so that trying again is safe.
+const REFUSED_PAUSES: [Duration; 4] =
+    [Duration::from_millis(100), Duration::from_millis(200), Duration::from_millis(400), Duration::from_millis(800)];
+
 /// A byte stream to an upstream.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
@@ -103,7 +108,22 @@ impl Dialer {
 }
 
 async fn connect(addresses: &[IpAddr], port: u16) -> Result<TcpStream, DialError> {
-    let mut message = "the name has no address".to_owned();
+    let mut pauses = REFUSED_PAUSES.into_iter();
+    loop {
+        let error = match connect_any(addresses, port).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => error,
+        };
+        match pauses.next() {
+            Some(pause) if error.kind() == io::ErrorKind::ConnectionRefused => tokio::time::sleep(pause).await,
+            _ => return Err(DialError::Connect { port, message: error.to_string() }),
+        }
+    }
+}
+
+/// One round over the addresses; the error is that of the last.
+async fn connect_any(addresses: &[IpAddr], port: u16) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "the name has no address");
     for (index, address) in addresses.iter().enumerate() {
         let attempt = TcpStream::connect(SocketAddr::new(*address, port));
         let result = if index + 1 < addresses.len() {
@@ -119,10 +139,10 @@ async fn connect(addresses: &[IpAddr], port: u16) -> Result<TcpStream, DialError
                 let _ = stream.set_nodelay(true);
                 return Ok(stream);
             }
-            Err(error) => message = error.to_string(),
+            Err(error) => last = error,
         }
     }
-    Err(DialError::Connect { port, message })
+    Err(last)
 }
 
 fn refused(error: &io::Error) -> DialError {
@@ -130,5 +150,34 @@ fn refused(error: &io::Error) -> DialError {
     match cause {
         Some(rustls::Error::InvalidCertificate(reason)) => DialError::Untrusted(reason.to_string()),
         _ => DialError::Tls(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+    use tokio::net::TcpSocket;
+
+    #[tokio::test]
+    async fn a_port_that_refuses_for_a_moment_is_tried_again() {
+        // Bound but not listening: connections are refused until `listen`.
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+        let address = socket.local_addr().unwrap();
+        assert!(connect_any(&[address.ip()], address.port()).await.is_err());
+        let dialled = tokio::spawn(async move { connect(&[address.ip()], address.port()).await.map(drop) });
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        let _listener = socket.listen(1).unwrap();
+        dialled.await.unwrap().expect("the port listens by the second or third round");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_port_that_goes_on_refusing_is_given_up() {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+        let address = socket.local_addr().unwrap();
+        let error = connect(&[address.ip()], address.port()).await.unwrap_err();
+        assert!(matches!(error, DialError::Connect { port, .. } if port == address.port()), "{error}");
     }
 }

@@ -2,7 +2,9 @@
 
 use crate::support::client::{initialize, tool_call};
 use crate::support::harness::{EndBounds, Harness, read, spec, within};
+use crate::support::pki::{Pki, tls_in_front_of};
 use crate::support::upstream::{Act, Upstream};
+use berth_sidecar::upstream::Dialer;
 use berth_wire::{Failure, Outcome, SessionState};
 use futures::future::join_all;
 use http::StatusCode;
@@ -239,21 +241,62 @@ async fn an_end_joins_an_attempt_that_succeeds_in_time() {
 
 #[tokio::test]
 async fn a_lost_session_is_made_anew_once_for_all_waiters() {
+    for as_bad_request in [false, true] {
+        let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
+        upstream.books().unknown_is_bad_request = as_bad_request;
+        harness.put(&spec("s", &upstream)).await;
+        let client = harness.initialized("s").await;
+        assert_eq!(client.call("session", json!({})).await["result"]["session"], "upstream-1");
+        upstream.forget_sessions();
+        let calls = join_all((0..20).map(|n| {
+            let call = tool_call(json!(n), "session", &json!({}));
+            let client = &client;
+            async move { client.begin(&call).await.messages().await.pop().unwrap() }
+        }));
+        for answer in calls.await {
+            assert_eq!(answer["result"]["session"], "upstream-2", "{answer}");
+        }
+        assert_eq!(upstream.books().initializes.len(), 2);
+        harness.end_now("s").await;
+        harness.assert_baseline().await;
+        assert_eq!(upstream.books().deletes, ["upstream-2"], "a session that is gone needs no DELETE");
+    }
+}
+
+#[tokio::test]
+async fn an_upstream_that_forgets_at_once_is_not_asked_for_ever() {
     let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
+    upstream.books().forgetful = true;
     harness.put(&spec("s", &upstream)).await;
     let client = harness.initialized("s").await;
-    assert_eq!(client.call("session", json!({})).await["result"]["session"], "upstream-1");
-    upstream.forget_sessions();
-    let calls = join_all((0..20).map(|n| {
-        let call = tool_call(json!(n), "session", &json!({}));
-        let client = &client;
-        async move { client.begin(&call).await.messages().await.pop().unwrap() }
-    }));
-    for answer in calls.await {
-        assert_eq!(answer["result"]["session"], "upstream-2", "{answer}");
-    }
-    assert_eq!(upstream.books().initializes.len(), 2);
+    let answer = client.call("session", json!({})).await;
+    assert_eq!(answer["error"]["data"]["reason"], "ProtocolError", "{answer}");
+    assert_eq!(upstream.books().initializes.len(), 2, "one more try, no loop");
     harness.end_now("s").await;
     harness.assert_baseline().await;
-    assert_eq!(upstream.books().deletes, ["upstream-2"], "a session that is gone needs no DELETE");
+}
+
+#[tokio::test]
+async fn a_certificate_is_checked_and_says_why_it_is_refused() {
+    let upstream = Upstream::start().await;
+    let pki = Pki::new();
+    let address = tls_in_front_of(&upstream, pki.server("localhost")).await;
+    for (trusted, host, reason) in [
+        (true, "localhost", None),
+        (true, "127.0.0.1", Some("TLSUntrusted")),
+        (false, "localhost", Some("TLSUntrusted")),
+    ] {
+        let dialer = if trusted { Dialer::with_roots(pki.roots()) } else { Dialer::system() };
+        let harness = Harness::start_with(1, dialer.unwrap()).await;
+        let mut session = spec("s", &upstream);
+        session.upstream.url = format!("https://{host}:{}/mcp", address.port());
+        harness.put(&session).await;
+        let result = harness.client("s").initialize().await;
+        assert_eq!(
+            result.err().map(|error| error["data"]["reason"].clone()),
+            reason.map(|reason| json!(reason))
+        );
+        harness.end_now("s").await;
+        harness.assert_baseline().await;
+    }
 }

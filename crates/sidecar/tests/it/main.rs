@@ -1,5 +1,11 @@
 //! The real sidecar over real mutual TLS sockets, against a scripted upstream.
 
+// Clippy lets tests do all this, but not the helpers that they share.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+// Values are mostly `json!` literals, which read best when passed as they are.
+#![allow(clippy::needless_pass_by_value)]
+
+mod binary;
 mod connect;
 mod control;
 mod end;

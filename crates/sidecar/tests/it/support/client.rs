@@ -97,7 +97,6 @@ pub fn tool_call_with_progress(id: Value, token: Value, tool: &str, arguments: &
 
 /// The answer to a request, JSON or a stream.
 pub struct Answer {
-    pub status: StatusCode,
     body: Incoming,
     is_stream: bool,
     decoder: Decoder,
@@ -106,10 +105,10 @@ pub struct Answer {
 
 impl Answer {
     fn new(response: Response<Incoming>) -> Self {
+        assert_eq!(response.status(), StatusCode::OK);
         let is_stream =
             response.headers().get("content-type").is_some_and(|value| value == "text/event-stream");
         Self {
-            status: response.status(),
             body: response.into_body(),
             is_stream,
             decoder: Decoder::new(32 * 1024 * 1024),

@@ -16,6 +16,7 @@ use berth_wire::{
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use prometheus_client::metrics::gauge::Gauge;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +24,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 /// UID of the server that the sidecar under test serves.
-const SERVER_UID: &str = "server-uid";
+pub const SERVER_UID: &str = "server-uid";
 
 /// Which peer a request comes from.
 #[derive(Clone, Copy, Debug)]
@@ -47,17 +48,21 @@ pub struct Harness {
 impl Harness {
     /// A sidecar with `slots` slots.
     pub async fn start(slots: u32) -> Self {
+        Self::start_with(slots, Dialer::system().unwrap()).await
+    }
+
+    /// The same with a dialer of the test's own.
+    pub async fn start_with(slots: u32, dialer: Dialer) -> Self {
         let pki = Pki::new();
         let metrics = Metrics::default();
-        let dialer = Arc::new(Dialer::system().unwrap());
-        let sidecar = Sidecar::new(server(), slots, dialer, metrics.clone());
+        let sidecar = Sidecar::new(server(), slots, Arc::new(dialer), metrics.clone());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let target = Target { address: listener.local_addr().unwrap(), server_uid: SERVER_UID.into() };
         let stop = CancellationToken::new();
         let app = sidecar.router(stop.clone());
         tokio::spawn(berth_net::serve::serve(
             listener,
-            Some(pki.sidecar(SERVER_UID)),
+            Some(pki.sidecar(SERVER_UID).identity()),
             app,
             1024,
             stop.clone(),
@@ -66,9 +71,9 @@ impl Harness {
             sidecar,
             metrics,
             target,
-            operator: PeerClient::new(pki.client(berth_wire::OPERATOR_URI)),
-            gateway: PeerClient::new(pki.client(berth_wire::GATEWAY_URI)),
-            stranger: PeerClient::new(pki.client("berth://stranger")),
+            operator: PeerClient::new(pki.client(berth_wire::OPERATOR_URI).identity()),
+            gateway: PeerClient::new(pki.client(berth_wire::GATEWAY_URI).identity()),
+            stranger: PeerClient::new(pki.client("berth://stranger").identity()),
             stop,
         }
     }
@@ -80,8 +85,7 @@ impl Harness {
             As::Gateway => &self.gateway,
             As::Stranger => &self.stranger,
         };
-        let answered = tokio::time::timeout(PATIENCE, client.request(&self.target, request));
-        answered.await.expect("an answer in time").expect("an answer")
+        request_of(client, &self.target, request).await
     }
 
     /// PUTs a session that must be taken.
@@ -158,7 +162,7 @@ impl Harness {
         let metrics = &self.metrics;
         let gauges = || {
             [&metrics.sessions, &metrics.connections, &metrics.scopes, &metrics.requests_in_flight]
-                .map(|gauge| gauge.get())
+                .map(Gauge::get)
         };
         eventually("all gauges at zero", || gauges() == [0; 4]).await;
     }
@@ -214,6 +218,12 @@ impl Watch {
     }
 }
 
+/// One request of a peer to a sidecar.
+pub async fn request_of(client: &PeerClient, target: &Target, request: Request<Body>) -> Response<Incoming> {
+    let answered = tokio::time::timeout(PATIENCE, client.request(target, request));
+    answered.await.expect("an answer in time").expect("an answer")
+}
+
 /// What the sidecar under test serves.
 pub fn server() -> ServerKey {
     ServerKey { uid: SERVER_UID.into(), name: "scripted".into(), revision: "r1".into() }
@@ -257,7 +267,7 @@ pub fn data_request(method: Method, uid: &str, scope: Option<&str>, body: impl I
     request.header("content-type", "application/json").body(body.into()).unwrap()
 }
 
-/// Waits for `millis`, to say how long something took.
+/// Whether it took less than `millis` since `started`.
 pub fn within(started: std::time::Instant, millis: u64) -> bool {
     started.elapsed() < Duration::from_millis(millis)
 }

@@ -2,7 +2,7 @@
 
 pub mod client;
 pub mod harness;
-mod pki;
+pub mod pki;
 pub mod upstream;
 
 use std::time::Duration;

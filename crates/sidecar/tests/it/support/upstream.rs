@@ -34,6 +34,10 @@ pub enum Act {
 pub struct Books {
     pub on_initialize: Act,
     pub on_delete: Act,
+    /// Answers to requests of a session that is not open: 404, or what several SDKs do, 400 with an error that says so.
+    pub unknown_is_bad_request: bool,
+    /// Forgets each session as soon as it is established.
+    pub forgetful: bool,
     /// Addresses from which a request came: one for each socket.
     pub sockets: HashSet<SocketAddr>,
     /// Bodies of `initialize`.
@@ -77,6 +81,8 @@ impl Upstream {
         let books = Books {
             on_initialize: Act::Well,
             on_delete: Act::Well,
+            unknown_is_bad_request: false,
+            forgetful: false,
             sockets: HashSet::new(),
             initializes: Vec::new(),
             initialized: Vec::new(),
@@ -98,6 +104,10 @@ impl Upstream {
         upstream
     }
 
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     pub fn url(&self) -> String {
         format!("http://{}/mcp", self.address)
     }
@@ -108,13 +118,14 @@ impl Upstream {
 
     /// Lets those who wait go on, and whoever comes later.
     pub fn release(&self) {
-        let mut books = self.books();
-        for act in [&mut books.on_initialize, &mut books.on_delete] {
-            if *act == Act::Hold {
-                *act = Act::Well;
+        {
+            let books = &mut *self.books();
+            for act in [&mut books.on_initialize, &mut books.on_delete] {
+                if *act == Act::Hold {
+                    *act = Act::Well;
+                }
             }
         }
-        drop(books);
         self.released.notify_waiters();
     }
 
@@ -163,10 +174,14 @@ async fn receive(
         return initialize(&upstream, message).await;
     }
     if !upstream.books().open.contains(&session) {
-        return StatusCode::NOT_FOUND.into_response();
+        return unknown_session(upstream.books().unknown_is_bad_request);
     }
     if message["method"] == "notifications/initialized" {
-        upstream.books().initialized.push(session);
+        let mut books = upstream.books();
+        if books.forgetful {
+            books.open.remove(&session);
+        }
+        books.initialized.push(session);
         return StatusCode::ACCEPTED.into_response();
     }
     upstream.books().messages.push((session.clone(), socket, message.clone()));
@@ -178,6 +193,13 @@ async fn receive(
         return StatusCode::ACCEPTED.into_response();
     }
     tool(&upstream, &session, &message)
+}
+
+fn unknown_session(as_bad_request: bool) -> Response {
+    let text = "Bad Request: No valid session ID provided";
+    let error = json!({"jsonrpc": "2.0", "error": {"code": -32000, "message": text}, "id": null});
+    let status = if as_bad_request { StatusCode::BAD_REQUEST } else { StatusCode::NOT_FOUND };
+    (status, json_answer(&error)).into_response()
 }
 
 async fn initialize(upstream: &Upstream, message: Value) -> Response {
