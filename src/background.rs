@@ -2,31 +2,23 @@
 
 use crate::ca::Ca;
 use crate::context::Clock;
-use crate::watch::routes::Routes;
 use crate::watch::Changes;
-use berth_api::{AgentSession, McpServer};
+use crate::watch::routes::Routes;
 use berth_net::identity::Identity;
 use berth_plan::time::Moment;
 use futures::{Stream, StreamExt};
-use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::ResourceExt;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// How often what events may have missed is swept up.
-const SWEEP: Duration = Duration::from_secs(60);
+const SWEEP: Duration = Duration::from_mins(1);
 /// How often certificates are looked at, and the pause after a failure.
-const RENEW: Duration = Duration::from_secs(600);
+const RENEW: Duration = Duration::from_mins(10);
 
 /// Follows every watch until `cancel`.
-pub fn follow<A, B, C, D>(changes: Changes<A, B, C, D>, routes: &Routes, cancel: &CancellationToken)
-where
-    A: Stream<Item = McpServer> + Send + 'static,
-    B: Stream<Item = AgentSession> + Send + 'static,
-    C: Stream<Item = Pod> + Send + 'static,
-    D: Stream<Item = Secret> + Send + 'static,
-{
+pub fn follow(changes: Changes, routes: &Routes, cancel: &CancellationToken) {
     let mut seen = HashMap::new();
     each(changes.servers, routes, cancel, move |routes, server| routes.server(&server, &mut seen));
     each(changes.sessions, routes, cancel, |routes, session| routes.session(&session));
@@ -54,13 +46,20 @@ pub async fn sweep(routes: Routes, cancel: CancellationToken) {
     while !paused(SWEEP, &cancel).await {
         let pods: HashSet<String> = routes.stores.pods.state().iter().filter_map(|pod| pod.uid()).collect();
         routes.fleet.retain(|uid| pods.contains(uid));
-        let sessions: HashSet<String> = routes.stores.sessions.state().iter().filter_map(|session| session.uid()).collect();
+        let sessions: HashSet<String> =
+            routes.stores.sessions.state().iter().filter_map(|session| session.uid()).collect();
         routes.slots.retain(|uid| sessions.contains(uid), |pod| pods.contains(pod));
     }
 }
 
 /// Keeps the operator's own certificate and the gateway's good.
-pub async fn renew(ca: Ca, identity: Identity, mut renew_at: Moment, clock: Clock, cancel: CancellationToken) {
+pub async fn renew(
+    ca: Ca,
+    identity: Identity,
+    mut renew_at: Moment,
+    clock: Clock,
+    cancel: CancellationToken,
+) {
     loop {
         let now = clock.now();
         if now >= renew_at {

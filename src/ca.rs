@@ -72,7 +72,10 @@ impl Ca {
         let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
         let found = match secret::read(&api, CA_SECRET).await? {
             Some(found) => found,
-            None => secret::create(&api, &secret::of_authority(CA_SECRET, &Authority::create(now)?), CA_SECRET).await?,
+            None => {
+                secret::create(&api, &secret::of_authority(CA_SECRET, &Authority::create(now)?), CA_SECRET)
+                    .await?
+            }
         };
         let authority = secret::authority(&found)?;
         let shared = Shared { client, namespace: namespace.to_owned(), authority, good: Mutex::default() };
@@ -132,3 +135,13 @@ impl Ca {
 }
 
 pub use secret::Server;
+
+#[cfg(test)]
+impl Ca {
+    /// An identity for a stand-in of one of Berth's parts.
+    pub fn identity_for_test(&self, purpose: &Purpose) -> Identity {
+        let issued = self.shared.authority.issue(purpose, crate::context::Clock::SYSTEM.now()).unwrap();
+        let ca = self.shared.authority.pem().as_bytes();
+        Identity::from_pem(issued.certificate.as_bytes(), issued.key.as_bytes(), ca).unwrap()
+    }
+}

@@ -25,7 +25,8 @@ pub enum Command {
 pub fn with_default_command(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut args: Vec<OsString> = args.into_iter().collect();
     let first = args.get(1).map(|arg| arg.to_string_lossy().into_owned());
-    let names_none = first.is_none_or(|arg| arg.starts_with('-') && !["-h", "--help", "-V", "--version"].contains(&&*arg));
+    let names_none =
+        first.is_none_or(|arg| arg.starts_with('-') && !["-h", "--help", "-V", "--version"].contains(&&*arg));
     if names_none {
         args.insert(1.min(args.len()), "run".into());
     }
@@ -57,8 +58,14 @@ mod tests {
     use super::*;
     use clap::CommandFactory;
 
-    const REQUIRED: [&str; 6] =
-        ["--namespace", "berth", "--sidecar-image", "berth:1", "--gateway-url", "http://gateway.berth.svc:8080"];
+    const REQUIRED: [&str; 6] = [
+        "--namespace",
+        "berth",
+        "--sidecar-image",
+        "berth:1",
+        "--gateway-url",
+        "http://gateway.berth.svc:8080",
+    ];
 
     #[test]
     fn the_command_line_is_consistent() {

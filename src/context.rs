@@ -66,14 +66,19 @@ impl Context {
     }
 }
 
-/// The clock: the only place where the operator looks at the time of day.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Clock;
+/// The clock, as a function: the only place where the operator looks at the time of day.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock(fn() -> Moment);
 
 impl Clock {
-    /// Now.
-    pub fn now(self) -> Moment {
+    /// The clock of the system.
+    pub const SYSTEM: Self = Self(|| {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Moment(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+    });
+
+    /// Now.
+    pub fn now(self) -> Moment {
+        self.0()
     }
 }

@@ -45,13 +45,22 @@ pub enum Error {
 
 /// Runs both controllers until `cancel`; looks that are under way then finish.
 pub async fn run(ctx: Arc<Context>, cancel: CancellationToken) {
-    let servers = drive(Kind::McpServer, &ctx, &ctx.stores.servers, &ctx.triggers.servers, &cancel, |object, ctx| async move {
-        Ok(server::reconcile(&object, &ctx).await?)
-    });
-    let sessions =
-        drive(Kind::AgentSession, &ctx, &ctx.stores.sessions, &ctx.triggers.sessions, &cancel, |object, ctx| async move {
-            Ok(session::reconcile(object, &ctx).await?)
-        });
+    let servers = drive(
+        Kind::McpServer,
+        &ctx,
+        &ctx.stores.servers,
+        &ctx.triggers.servers,
+        &cancel,
+        |object, ctx| async move { Ok(server::reconcile(&object, &ctx).await?) },
+    );
+    let sessions = drive(
+        Kind::AgentSession,
+        &ctx,
+        &ctx.stores.sessions,
+        &ctx.triggers.sessions,
+        &cancel,
+        |object, ctx| async move { Ok(session::reconcile(object, &ctx).await?) },
+    );
     future::join(servers, sessions).await;
 }
 

@@ -72,3 +72,53 @@ fn event(session: &AgentSession, telling: &Telling, now_millis: i64) -> Event {
         ..Event::default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{Seen, context, deleted_session, failure};
+    use serde_json::{Value, json};
+
+    fn telling() -> Telling {
+        Telling { type_: "Normal", reason: "Completed", note: "all is released".into() }
+    }
+
+    async fn told(
+        answer: impl Fn(&Seen) -> (u16, Value) + Clone + Send + Sync + 'static,
+    ) -> (bool, Vec<Seen>) {
+        let (ctx, log) = context(answer).await;
+        (tell(&deleted_session(&json!({})), &telling(), &ctx).await.is_ok(), log.take())
+    }
+
+    #[tokio::test]
+    async fn the_event_has_one_name_for_ever_and_speaks_of_the_session() {
+        let (done, seen) = told(|seen| (201, seen.body.clone())).await;
+        assert!(done);
+        assert_eq!(seen[0].path, "/apis/events.k8s.io/v1/namespaces/demo/events");
+        let body = &seen[0].body;
+        assert_eq!(body["metadata"]["name"], "session-ended-77-session");
+        assert_eq!(
+            (&body["type"], &body["reason"], &body["action"]),
+            (&json!("Normal"), &json!("Completed"), &json!("End"))
+        );
+        assert_eq!(body["regarding"]["uid"], "77-session");
+        assert_eq!(body["regarding"]["resourceVersion"], Value::Null);
+    }
+
+    #[tokio::test]
+    async fn an_event_that_is_there_or_is_refused_holds_nothing_up() {
+        for (code, reason) in
+            [(409, "AlreadyExists"), (403, "Forbidden"), (404, "NotFound"), (422, "Invalid")]
+        {
+            let (done, seen) = told(move |_| failure(code, reason, "no")).await;
+            assert!(done && seen.len() == 1, "{reason}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_api_server_in_trouble_is_asked_again() {
+        for code in [429, 500, 503] {
+            assert!(!told(move |_| failure(code, "Trouble", "later")).await.0, "{code}");
+        }
+    }
+}

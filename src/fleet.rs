@@ -4,6 +4,7 @@
 //! session and the server that it concerns.
 
 mod control;
+mod observe;
 mod stream;
 
 pub use control::ControlError;
@@ -19,7 +20,7 @@ use berth_wire::{EndReport, SIDECAR_PORT, SessionReport, SessionState};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Semaphore;
@@ -68,12 +69,24 @@ impl Fleet {
         cancel: CancellationToken,
     ) -> Self {
         let requests = Semaphore::new(MAX_REQUESTS);
-        Self { shared: Arc::new(Shared { client, requests, triggers, slots, metrics, cancel, pods: Mutex::default() }) }
+        Self {
+            shared: Arc::new(Shared {
+                client,
+                requests,
+                triggers,
+                slots,
+                metrics,
+                cancel,
+                pods: Mutex::default(),
+            }),
+        }
     }
 
     /// Follows a pod that runs; one that is followed already stays.
     pub fn follow(&self, pod: &Pod) {
-        let (Some(uid), Some(target), Some(server)) = (pod.uid(), target(pod), routes::owner(pod)) else { return };
+        let (Some(uid), Some(target), Some(server)) = (pod.uid(), target(pod), routes::owner(pod)) else {
+            return;
+        };
         let server = ObjectRef::new(&server).within(&pod.namespace().unwrap_or_default());
         let cancel = self.shared.cancel.child_token();
         let sidecar = Sidecar {
@@ -110,14 +123,17 @@ impl Fleet {
     /// Drops every pod that `exists` does not know: a deletion may be missed when a watch begins anew.
     pub fn retain(&self, exists: impl Fn(&str) -> bool) {
         let gone: Vec<String> = self.with(|pods| pods.keys().filter(|uid| !exists(uid)).cloned().collect());
-        gone.iter().for_each(|uid| self.drop_pod(uid));
+        for uid in &gone {
+            self.drop_pod(uid);
+        }
     }
 
     /// Drops what is reported of a session that is gone.
     pub fn forget(&self, session_uid: &str) {
         self.with(|pods| {
             for sidecar in pods.values_mut() {
-                if sidecar.reports.get(session_uid).is_some_and(|report| report.state == SessionState::Ended) {
+                if sidecar.reports.get(session_uid).is_some_and(|report| report.state == SessionState::Ended)
+                {
                     sidecar.reports.remove(session_uid);
                 }
             }
@@ -130,6 +146,11 @@ impl Fleet {
             Some(sidecar) => Occupancy::new(sidecar.synced, sidecar.used, sidecar.reports.values(), promised),
             None => Occupancy::new(false, false, [], promised),
         })
+    }
+
+    /// Whether the sidecar of a pod has told all that it holds.
+    pub fn is_synced(&self, pod_uid: &str) -> bool {
+        self.with(|pods| pods.get(pod_uid).is_some_and(|sidecar| sidecar.synced))
     }
 
     /// What sidecars report of a session, each with the UID of its pod and its server.
@@ -196,66 +217,6 @@ pub struct Reported {
     pub report: SessionReport,
 }
 
-/// What the streams do to the fleet.
-impl Fleet {
-    /// The stream of a pod is down: what it said stands until it is up again.
-    fn lost(&self, pod_uid: &str) {
-        let server = self.with(|pods| {
-            let sidecar = pods.get_mut(pod_uid)?;
-            std::mem::take(&mut sidecar.synced).then(|| sidecar.server.clone())
-        });
-        if let Some(server) = server {
-            self.shared.triggers.servers.fire(server);
-        }
-    }
-
-    /// A sidecar reports a session.
-    fn reported(&self, pod_uid: &str, report: SessionReport) {
-        let session = report.uid.clone();
-        // Tombstones of sessions whose object is gone would pile up for the pod's life.
-        let known = self.shared.slots.object(&session).is_some();
-        let changed = self.with(|pods| {
-            let sidecar = pods.get_mut(pod_uid)?;
-            let over = report.state == SessionState::Ended;
-            let before = if over && !known {
-                sidecar.reports.remove(&session)
-            } else {
-                sidecar.reports.insert(session.clone(), report.clone())
-            };
-            sidecar.used |= over;
-            let same = before.as_ref().is_some_and(|before| is_same(before, &report));
-            let was_over = before.is_some_and(|before| before.state == SessionState::Ended);
-            (!same).then(|| (over != was_over).then(|| sidecar.server.clone()))
-        });
-        if let Some(server) = changed {
-            self.look_at(&session);
-            server.into_iter().for_each(|server| self.shared.triggers.servers.fire(server));
-        }
-    }
-
-    /// A sidecar has told everything: `told` are the sessions that it knows. Who was promised a slot there and is not known is
-    /// looked at: the sidecar was restarted.
-    fn synced(&self, pod_uid: &str, told: &HashSet<String>) {
-        let synced = self.with(|pods| {
-            let sidecar = pods.get_mut(pod_uid)?;
-            sidecar.reports.retain(|session, _| told.contains(session));
-            sidecar.synced = true;
-            Some((sidecar.server.clone(), sidecar.target.server_uid.clone()))
-        });
-        if let Some((server, server_uid)) = synced {
-            let promised = self.shared.slots.promised_to(&server_uid, pod_uid);
-            promised.iter().for_each(|session| self.look_at(session));
-            self.shared.triggers.servers.fire(server);
-        }
-    }
-}
-
-/// Whether two reports are the same but for counts, which change with every call and concern nobody.
-fn is_same(a: &SessionReport, b: &SessionReport) -> bool {
-    let quiet = SessionReport { activity: a.activity, ..b.clone() };
-    *a == quiet
-}
-
 /// Where the sidecar of a pod is, once the pod runs.
 fn target(pod: &Pod) -> Option<Target> {
     let status = pod.status.as_ref()?;
@@ -264,3 +225,6 @@ fn target(pod: &Pod) -> Option<Target> {
     let runs = status.phase.as_deref() == Some("Running");
     runs.then(|| Target { address: SocketAddr::new(address, SIDECAR_PORT), server_uid })
 }
+
+#[cfg(test)]
+mod tests;

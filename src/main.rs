@@ -8,6 +8,8 @@ mod client;
 mod context;
 mod controller;
 mod event;
+#[cfg(test)]
+mod fixture;
 mod fleet;
 mod metrics;
 mod run;
@@ -21,9 +23,10 @@ use std::process::ExitCode;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let cli::Command::Run(options) = cli::Cli::parse_from(cli::with_default_command(std::env::args_os())).command;
+    let cli::Command::Run(options) =
+        cli::Cli::parse_from(cli::with_default_command(std::env::args_os())).command;
     berth_net::telemetry::init(options.log_format);
-    match run::run(options).await {
+    match Box::pin(run::run(options)).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(%error, "the operator cannot go on");

@@ -98,7 +98,11 @@ impl Metrics {
             "Ends of which something was not confirmed within the bound",
             metrics.incomplete.clone(),
         );
-        registry.register("events_refused", "Events that the API server refused", metrics.events_refused.clone());
+        registry.register(
+            "events_refused",
+            "Events that the API server refused",
+            metrics.events_refused.clone(),
+        );
         registry.register("reconcile_panics", "Looks that ended in a panic", metrics.panics.clone());
         metrics
     }

@@ -56,19 +56,26 @@ pub async fn run(options: Options) -> Result<(), Error> {
     let metrics = Metrics::new(&mut registry);
     objects::register(&mut registry, &stores);
     let readiness = Readiness::default();
-    let admin = serve_admin(options.admin_listen, Arc::new(registry), readiness.clone(), cancel.clone()).await?;
+    let admin =
+        serve_admin(options.admin_listen, Arc::new(registry), readiness.clone(), cancel.clone()).await?;
 
+    let clock = Clock::SYSTEM;
     if !wait_for_kinds(&clients.calls, START_RETRY, &cancel).await {
         return Ok(());
     }
     // The place for the leader's lease: everything from here on writes.
-    let ca = Ca::open(clients.calls.clone(), &options.namespace, Clock.now()).await?;
-    let (identity, issued) = ca.own_identity(Clock.now())?;
+    let ca = Ca::open(clients.calls.clone(), &options.namespace, clock.now()).await?;
+    let (identity, issued) = ca.own_identity(clock.now())?;
     let triggers = Triggers::default();
     let slots = Arc::new(Slots::default());
     let peers = PeerClient::new(identity.clone());
     let fleet = Fleet::new(peers, triggers.clone(), slots.clone(), metrics.clone(), cancel.clone());
-    let routes = Routes { stores: stores.clone(), triggers: triggers.clone(), slots: slots.clone(), fleet: fleet.clone() };
+    let routes = Routes {
+        stores: stores.clone(),
+        triggers: triggers.clone(),
+        slots: slots.clone(),
+        fleet: fleet.clone(),
+    };
     follow(changes, &routes, &cancel);
     tokio::select! {
         () = cancel.cancelled() => return Ok(()),
@@ -77,11 +84,21 @@ pub async fn run(options: Options) -> Result<(), Error> {
     // Promises that status speaks of come before the first decision, which has to count them.
     stores.sessions.state().iter().for_each(|session| slots.know(session));
     tokio::spawn(sweep(routes, cancel.clone()));
-    tokio::spawn(renew(ca.clone(), identity, issued.renew_at, Clock, cancel.clone()));
+    tokio::spawn(renew(ca.clone(), identity, issued.renew_at, clock, cancel.clone()));
     let settings = Settings { sidecar_image: options.sidecar_image, gateway_url: options.gateway_url };
     let failures = controller::retry::Failures::default();
-    let ctx =
-        Context { client: clients.calls, stores, fleet, slots, ca, triggers, failures, metrics, clock: Clock, settings };
+    let ctx = Context {
+        client: clients.calls,
+        stores,
+        fleet,
+        slots,
+        ca,
+        triggers,
+        failures,
+        metrics,
+        clock,
+        settings,
+    };
     readiness.set(true);
     controller::run(Arc::new(ctx), cancel).await;
     readiness.set(false);

@@ -27,6 +27,8 @@ pub struct Book {
 struct Known {
     object: ObjectRef<AgentSession>,
     subject: Subject,
+    /// Its finalizer is gone, though the cache may still show it.
+    over: bool,
 }
 
 /// A slot that was promised.
@@ -56,7 +58,11 @@ impl Slots {
                     book.promise(&uid, &pod.server_uid, &pod.uid);
                 }
             }
-            let known = Known { object: ObjectRef::from_obj(session), subject: session.spec.subject.clone() };
+            let known = Known {
+                object: ObjectRef::from_obj(session),
+                subject: session.spec.subject.clone(),
+                over: false,
+            };
             book.sessions.insert(uid, known);
         });
     }
@@ -65,11 +71,23 @@ impl Slots {
     pub fn forget(&self, session_uid: &str) {
         self.with(|book| {
             book.sessions.remove(session_uid);
-            for promises in book.promises.values_mut() {
-                promises.remove(session_uid);
-            }
-            book.promises.retain(|_, promises| !promises.is_empty());
+            book.release_all(session_uid);
         });
+    }
+
+    /// Marks a session whose end is told and whose finalizer is gone; a cache that lags behind must not begin it anew.
+    pub fn finish(&self, session_uid: &str) {
+        self.with(|book| {
+            book.release_all(session_uid);
+            if let Some(known) = book.sessions.get_mut(session_uid) {
+                known.over = true;
+            }
+        });
+    }
+
+    /// Whether the end of a session is over.
+    pub fn is_over(&self, session_uid: &str) -> bool {
+        self.with(|book| book.sessions.get(session_uid).is_some_and(|known| known.over))
     }
 
     /// Drops sessions and marks on pods that do not exist any more.
@@ -78,7 +96,9 @@ impl Slots {
             book.condemned.retain(|pod| pod_exists(pod));
             book.sessions.keys().filter(|session| !session_exists(session)).cloned().collect()
         });
-        gone.iter().for_each(|session| self.forget(session));
+        for session in &gone {
+            self.forget(session);
+        }
     }
 
     /// The object of a session that is known.
@@ -88,7 +108,12 @@ impl Slots {
 
     /// The sessions that were promised a slot in a pod of a server.
     pub fn promised_to(&self, server_uid: &str, pod_uid: &str) -> Vec<String> {
-        self.with(|book| book.promised(server_uid).filter(|(_, promise)| promise.pod == pod_uid).map(|(uid, _)| uid.clone()).collect())
+        self.with(|book| {
+            book.promised(server_uid)
+                .filter(|(_, promise)| promise.pod == pod_uid)
+                .map(|(uid, _)| uid.clone())
+                .collect()
+        })
     }
 
     /// The promises to a session: server UID and pod UID.
@@ -129,6 +154,13 @@ impl Book {
         }
     }
 
+    fn release_all(&mut self, session_uid: &str) {
+        for promises in self.promises.values_mut() {
+            promises.remove(session_uid);
+        }
+        self.promises.retain(|_, promises| !promises.is_empty());
+    }
+
     /// Notes which spec a pod has taken, if the promise still names that pod.
     pub fn sent(&mut self, session_uid: &str, server_uid: &str, pod_uid: &str, fingerprint: String) {
         let promise = self.promises.get_mut(server_uid).and_then(|promises| promises.get_mut(session_uid));
@@ -138,7 +170,13 @@ impl Book {
     }
 
     /// How many other sessions of `subject` were promised a slot at a server, in a pod that `counts`.
-    pub fn of_subject(&self, server_uid: &str, subject: &Subject, except: &str, counts: impl Fn(&str) -> bool) -> usize {
+    pub fn of_subject(
+        &self,
+        server_uid: &str,
+        subject: &Subject,
+        except: &str,
+        counts: impl Fn(&str) -> bool,
+    ) -> usize {
         self.promised(server_uid)
             .filter(|(session, promise)| *session != except && counts(&promise.pod))
             .filter(|(session, _)| self.sessions.get(*session).is_some_and(|known| known.subject == *subject))
@@ -166,7 +204,9 @@ mod tests {
     use super::*;
 
     fn session(uid: &str, subject: &str, pod: Option<&str>) -> AgentSession {
-        let pod_ref = pod.map(|pod| serde_json::json!({"name": pod, "uid": pod, "address": "10.0.0.1", "serverUid": "server"}));
+        let pod_ref = pod.map(
+            |pod| serde_json::json!({"name": pod, "uid": pod, "address": "10.0.0.1", "serverUid": "server"}),
+        );
         serde_json::from_value(serde_json::json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "AgentSession",
             "metadata": {"name": uid, "namespace": "demo", "uid": uid},
@@ -183,8 +223,9 @@ mod tests {
         slots.know(&session("b", "bob", None));
         assert_eq!(slots.promised_to("server", "p1"), ["a"]);
         assert_eq!(slots.promises_of("a"), [("server".to_owned(), "p1".to_owned())]);
+        slots.finish("a");
+        assert_eq!((slots.promised_to("server", "p1"), slots.is_over("a")), (vec![], true));
         slots.forget("a");
-        assert_eq!(slots.promised_to("server", "p1"), Vec::<String>::new());
         assert!(slots.object("a").is_none() && slots.object("b").is_some());
     }
 

@@ -38,8 +38,13 @@ where
     let kind = K::kind(&());
     let error = Api::<K>::all(client.clone()).list_metadata(&ListParams::default().limit(1)).await.err()?;
     Some(match api_error::code(&error) {
-        Some(404) => format!("the cluster does not know the kind {kind}; install the chart berth-crds, the operator waits for it"),
-        Some(403) => format!("the operator may not list {kind} objects: {}; install the chart's ClusterRole", api_error::text(&error)),
+        Some(404) => format!(
+            "the cluster does not know the kind {kind}; install the chart berth-crds, the operator waits for it"
+        ),
+        Some(403) => format!(
+            "the operator may not list {kind} objects: {}; install the chart's ClusterRole",
+            api_error::text(&error)
+        ),
         _ => format!("cannot list {kind} objects: {}; the operator goes on trying", api_error::text(&error)),
     })
 }

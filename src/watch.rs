@@ -4,7 +4,8 @@ mod prune;
 pub mod routes;
 
 use berth_api::{AgentSession, McpServer, label};
-use futures::{Stream, StreamExt, future};
+use futures::stream::BoxStream;
+use futures::{Stream, StreamExt, future, stream};
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::core::DeserializeGuard;
 use kube::runtime::reflector::{Lookup, Store, store::Writer};
@@ -12,6 +13,7 @@ use kube::runtime::{WatchStreamExt, reflector, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
+use std::sync::Arc;
 
 /// Objects listed in one request.
 const PAGE: u32 = 500;
@@ -40,29 +42,19 @@ impl Stores {
 }
 
 /// The streams of changes, one for each store. They have to be polled for the stores to fill.
-pub struct Changes<A, B, C, D> {
-    /// Servers that changed, deletions included.
-    pub servers: A,
-    /// Sessions that changed, deletions included.
-    pub sessions: B,
-    /// Pods that changed, deletions included.
-    pub pods: C,
-    /// Secrets that changed, deletions included.
-    pub secrets: D,
+pub struct Changes {
+    /// Of servers.
+    pub servers: BoxStream<'static, Change<McpServer>>,
+    /// Of sessions.
+    pub sessions: BoxStream<'static, Change<AgentSession>>,
+    /// Of pods.
+    pub pods: BoxStream<'static, Change<Pod>>,
+    /// Of secrets.
+    pub secrets: BoxStream<'static, Change<Secret>>,
 }
 
 /// The stores and the streams that fill them.
-pub fn start(
-    client: &Client,
-) -> (
-    Stores,
-    Changes<
-        impl Stream<Item = McpServer> + Send + 'static,
-        impl Stream<Item = AgentSession> + Send + 'static,
-        impl Stream<Item = Pod> + Send + 'static,
-        impl Stream<Item = Secret> + Send + 'static,
-    >,
-) {
+pub fn start(client: &Client) -> (Stores, Changes) {
     let all = || watcher::Config::default().page_size(PAGE);
     let (servers, servers_writer) = reflector::store();
     let (sessions, sessions_writer) = reflector::store();
@@ -73,7 +65,11 @@ pub fn start(
         servers: changes(guarded::<McpServer>(client, all()), prune::meta, servers_writer),
         sessions: changes(guarded::<AgentSession>(client, all()), prune::meta, sessions_writer),
         pods: changes(watcher(Api::all(client.clone()), pool), prune::pod, pods_writer),
-        secrets: changes(watcher(Api::all(client.clone()), all().labels(label::CREDENTIAL)), prune::meta, secrets_writer),
+        secrets: changes(
+            watcher(Api::all(client.clone()), all().labels(label::CREDENTIAL)),
+            prune::meta,
+            secrets_writer,
+        ),
     };
     (Stores { servers, sessions, pods, secrets }, changes)
 }
@@ -91,7 +87,9 @@ where
         .filter_map(|event| future::ready(event.map(parsed).transpose()))
 }
 
-fn parsed<K: Resource<DynamicType = ()>>(event: watcher::Event<DeserializeGuard<K>>) -> Option<watcher::Event<K>> {
+fn parsed<K: Resource<DynamicType = ()>>(
+    event: watcher::Event<DeserializeGuard<K>>,
+) -> Option<watcher::Event<K>> {
     use watcher::Event;
     let good = |guard: DeserializeGuard<K>| {
         let (namespace, name) = (ResourceExt::namespace(&guard).unwrap_or_default(), guard.name_any());
@@ -109,17 +107,78 @@ fn parsed<K: Resource<DynamicType = ()>>(event: watcher::Event<DeserializeGuard<
     }
 }
 
-/// The objects that a watch touches, after they are in the store. A failing watch backs off on its own and slows nothing else.
+/// What a watch tells. A deletion that happened while the watch was down is not told: see `background::sweep`.
+pub enum Change<K> {
+    /// The object is as the store has it now.
+    Seen(Arc<K>),
+    /// The object is gone from the store.
+    Gone(Arc<K>),
+}
+
+/// The changes that a watch tells, after they are in the store. A failing watch backs off on its own and slows nothing else.
 fn changes<K>(
     events: impl Stream<Item = watcher::Result<watcher::Event<K>>> + Send + 'static,
     prune: fn(&mut K),
     writer: Writer<K>,
-) -> impl Stream<Item = K> + Send + 'static
+) -> BoxStream<'static, Change<K>>
 where
     K: Resource<DynamicType = ()> + Lookup<DynamicType = ()> + Clone + Send + Sync + 'static,
 {
-    events.default_backoff().modify(prune).reflect(writer).touched_objects().filter_map(|object| {
-        let logged = object.inspect_err(|error| tracing::warn!(kind = %<K as Resource>::kind(&()), %error, "watch failed"));
-        future::ready(logged.ok())
-    })
+    let store = writer.as_reader();
+    let changes = events.default_backoff().modify(prune).reflect(writer).flat_map(move |event| {
+        let logged = event
+            .inspect_err(|error| tracing::warn!(kind = %<K as Resource>::kind(&()), %error, "watch failed"));
+        stream::iter(logged.map_or_else(|_| Vec::new(), |event| told(event, &store)))
+    });
+    changes.boxed()
+}
+
+/// What an event tells. A list is not in the store before it is complete, and is then told as a whole.
+fn told<K>(event: watcher::Event<K>, store: &Store<K>) -> Vec<Change<K>>
+where
+    K: Lookup<DynamicType = ()> + Clone + 'static,
+{
+    use watcher::Event;
+    match event {
+        Event::Apply(object) => vec![Change::Seen(Arc::new(object))],
+        Event::Delete(object) => vec![Change::Gone(Arc::new(object))],
+        Event::Init | Event::InitApply(_) => Vec::new(),
+        Event::InitDone => store.state().into_iter().map(Change::Seen).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use watcher::Event;
+
+    fn pod(name: &str) -> Pod {
+        serde_json::from_value(serde_json::json!({"metadata": {"name": name, "namespace": "demo"}})).unwrap()
+    }
+
+    #[tokio::test]
+    async fn what_a_watch_tells_is_in_the_store_already() {
+        let (store, writer) = reflector::store();
+        let events = [
+            Event::Init,
+            Event::InitApply(pod("a")),
+            Event::InitApply(pod("b")),
+            Event::InitDone,
+            Event::Apply(pod("c")),
+            Event::Delete(pod("a")),
+        ];
+        let mut changes = changes(stream::iter(events.map(Ok)), prune::pod, writer);
+        let mut told = Vec::new();
+        while let Some(change) = changes.next().await {
+            let (sign, object) = match change {
+                Change::Seen(object) => ('+', object),
+                Change::Gone(object) => ('-', object),
+            };
+            let held = store.get(&reflector::ObjectRef::from_obj(&*object)).is_some();
+            assert_eq!(held, sign == '+', "{}", object.name_any());
+            told.push(format!("{sign}{}", object.name_any()));
+        }
+        told.sort();
+        assert_eq!(told, ["+a", "+b", "+c", "-a"]);
+    }
 }

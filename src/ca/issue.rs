@@ -3,18 +3,18 @@
 use berth_plan::time::Moment;
 use berth_wire::{GATEWAY_URI, OPERATOR_URI, server_dns_name};
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, SanType,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
+    KeyPair, KeyUsagePurpose, SanType,
 };
 use std::time::Duration;
 
-const DAY: Duration = Duration::from_secs(24 * 3600);
+const DAY: Duration = Duration::from_hours(24);
 /// Life of the CA.
 const CA_DAYS: u32 = 3650;
 /// Life of everything that it signs.
 const LEAF_DAYS: u32 = 90;
 /// Clocks of nodes differ: a certificate holds from a little before it was made.
-const SKEW: Duration = Duration::from_secs(300);
+const SKEW: Duration = Duration::from_mins(5);
 
 /// Whom a certificate is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,7 +122,8 @@ mod tests {
         let again = Authority::from_pem(first.pem(), &first.key_pem()).unwrap();
         for authority in [&first, &again] {
             let issued = authority.issue(&Purpose::Operator, NOW).unwrap();
-            Identity::from_pem(issued.certificate.as_bytes(), issued.key.as_bytes(), first.pem().as_bytes()).unwrap();
+            Identity::from_pem(issued.certificate.as_bytes(), issued.key.as_bytes(), first.pem().as_bytes())
+                .unwrap();
         }
     }
 

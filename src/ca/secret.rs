@@ -1,7 +1,7 @@
 //! Secrets that hold certificates.
 
-use crate::ca::issue::{Authority, Issued, Purpose};
 use crate::ca::Error;
+use crate::ca::issue::{Authority, Issued, Purpose};
 use berth_api::label;
 use berth_plan::name;
 use berth_plan::server::build::owner;
@@ -99,7 +99,8 @@ pub fn authority(secret: &Secret) -> Result<Authority, Error> {
 
 /// Whether a certificate's Secret is complete, signed by the CA of `ca_pem` and not due.
 pub fn is_good(secret: &Secret, ca_pem: &str, now: Moment) -> bool {
-    let file = |name: &str| secret.data.as_ref().and_then(|data| data.get(name)).map(|bytes| bytes.0.as_slice());
+    let file =
+        |name: &str| secret.data.as_ref().and_then(|data| data.get(name)).map(|bytes| bytes.0.as_slice());
     let due = secret.metadata.annotations.as_ref().and_then(|annotations| annotations.get(RENEW_AFTER));
     let due = due.and_then(|text| text.parse::<Timestamp>().ok()).map(|due| Moment(due.as_millisecond()));
     file(CA_FILE) == Some(ca_pem.as_bytes())
@@ -127,8 +128,11 @@ fn of_certificate(wanted: &Wanted, issued: &Issued, ca_pem: &str) -> Secret {
         labels.insert(label::SERVER_UID.to_owned(), uid.clone());
     }
     let due = issued.renew_at.to_api().0.to_string();
-    let data =
-        [(CERT_FILE, issued.certificate.clone()), (KEY_FILE, issued.key.clone()), (CA_FILE, ca_pem.to_owned())];
+    let data = [
+        (CERT_FILE, issued.certificate.clone()),
+        (KEY_FILE, issued.key.clone()),
+        (CA_FILE, ca_pem.to_owned()),
+    ];
     Secret {
         metadata: ObjectMeta {
             name: Some(wanted.name.clone()),
@@ -174,7 +178,7 @@ mod tests {
         let wanted = Wanted::of_server(Server { namespace: "demo", name: "everything", uid: "0a1b" });
         let issued = ca.issue(&wanted.purpose, NOW).unwrap();
         let secret = of_certificate(&wanted, &issued, ca.pem());
-        let late = NOW.plus(Duration::from_secs(61 * 24 * 3600));
+        let late = NOW.plus(Duration::from_hours(61 * 24));
         assert!(is_good(&secret, ca.pem(), NOW));
         assert!(!is_good(&secret, ca.pem(), late));
         assert!(!is_good(&secret, Authority::create(NOW).unwrap().pem(), NOW));

@@ -19,6 +19,9 @@ use std::time::Duration;
 /// A pool that is not as it should be is looked at again after this, whatever events come.
 const UNSETTLED: Duration = Duration::from_secs(15);
 
+/// A server that cannot be acted on is looked at again after this: a Secret without the label comes and goes unseen.
+const REFUSED: Duration = Duration::from_secs(15);
+
 /// Why a look failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -47,7 +50,7 @@ pub async fn reconcile(server: &McpServer, ctx: &Context) -> Result<Action, Erro
     let valid = validate(server, secret.state());
     let Ok(valid) = valid else {
         update_status::refused(server, &valid, ctx, now).await?;
-        return Ok(requeue(&server.uid().unwrap_or_default(), None, now));
+        return Ok(requeue(&server.uid().unwrap_or_default(), Some(now.plus(REFUSED)), now));
     };
     let named = ca::Server { namespace: &valid.namespace, name: &valid.key.name, uid: &valid.key.uid };
     ctx.ca.ensure_server(named, now).await?;

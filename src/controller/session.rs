@@ -53,7 +53,8 @@ pub async fn reconcile(session: Arc<AgentSession>, ctx: &Context) -> Result<Acti
     }
     let now = ctx.clock.now();
     let bindings = dereference::bindings(&session, ctx).await?;
-    let outcomes = join_all(bindings.into_iter().map(|binding| bind::bind(&session, binding, ctx, now))).await;
+    let outcomes =
+        join_all(bindings.into_iter().map(|binding| bind::bind(&session, binding, ctx, now))).await;
     update_status::update(&session, &outcomes, ctx, now).await?;
     Ok(requeue(&session.uid().unwrap_or_default(), next_look(&session, &outcomes, now), now))
 }

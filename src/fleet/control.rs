@@ -33,14 +33,20 @@ impl Fleet {
     /// Asks the sidecar of a pod to hold a session as `spec` says.
     pub async fn put(&self, pod_uid: &str, spec: &SessionSpec) -> Result<SessionReport, ControlError> {
         let body = serde_json::to_vec(spec).map_err(|error| ControlError::Unreachable(error.to_string()))?;
-        let answer = self.ask(pod_uid, Verb::Put, &format!("/v1/sessions/{}", spec.uid), body, ANSWER_TIMEOUT).await;
+        let answer =
+            self.ask(pod_uid, Verb::Put, &format!("/v1/sessions/{}", spec.uid), body, ANSWER_TIMEOUT).await;
         let report: SessionReport = self.counted(Verb::Put, answer.and_then(|(_, body)| parsed(&body)))?;
         self.note(pod_uid, report.clone());
         Ok(report)
     }
 
     /// Asks the sidecar of a pod to end a session, and waits for the end as long as `end` says.
-    pub async fn end(&self, pod_uid: &str, session_uid: &str, end: EndRequest) -> Result<EndReport, ControlError> {
+    pub async fn end(
+        &self,
+        pod_uid: &str,
+        session_uid: &str,
+        end: EndRequest,
+    ) -> Result<EndReport, ControlError> {
         let path = format!(
             "/v1/sessions/{session_uid}?drainMillis={}&closeMillis={}&waitMillis={}",
             end.drain_millis, end.close_millis, end.wait_millis
@@ -69,7 +75,10 @@ impl Fleet {
         };
         tokio::time::timeout(timeout, asked).await.unwrap_or_else(|_| {
             let address = target.address;
-            Err(ControlError::NoAnswer(format!("the sidecar at {address} gave no answer in {}s", timeout.as_secs())))
+            Err(ControlError::NoAnswer(format!(
+                "the sidecar at {address} gave no answer in {}s",
+                timeout.as_secs()
+            )))
         })
     }
 
@@ -91,7 +100,8 @@ impl Fleet {
             .header(header::CONTENT_TYPE, "application/json")
             .body(Body::from(body))
             .map_err(|error| ControlError::Unreachable(error.to_string()))?;
-        let response = self.shared.client.request(target, request).await.map_err(unreachable)?;
+        let response =
+            self.shared.client.request(target, request).await.map_err(|error| unreachable(&error))?;
         let status = response.status();
         let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES)
             .collect()
@@ -101,7 +111,9 @@ impl Fleet {
         match status {
             StatusCode::OK | StatusCode::CREATED | StatusCode::ACCEPTED => Ok((status, body)),
             StatusCode::CONFLICT => Err(ControlError::Refused(parsed(&body)?)),
-            other => Err(ControlError::NoAnswer(format!("the sidecar at {} answered {other}", target.address))),
+            other => {
+                Err(ControlError::NoAnswer(format!("the sidecar at {} answered {other}", target.address)))
+            }
         }
     }
 
@@ -116,8 +128,12 @@ impl Fleet {
     }
 }
 
-fn unreachable(error: PeerError) -> ControlError {
-    if error.is_before_send() { ControlError::Unreachable(error.to_string()) } else { ControlError::NoAnswer(error.to_string()) }
+fn unreachable(error: &PeerError) -> ControlError {
+    if error.is_before_send() {
+        ControlError::Unreachable(error.to_string())
+    } else {
+        ControlError::NoAnswer(error.to_string())
+    }
 }
 
 fn parsed<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, ControlError> {

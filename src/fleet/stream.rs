@@ -79,7 +79,7 @@ async fn read(fleet: &Fleet, pod_uid: &str, target: &Target, synced: &mut bool) 
                 if !*synced {
                     told.insert(report.uid.clone());
                 }
-                fleet.reported(pod_uid, report);
+                fleet.reported(pod_uid, &report);
             }
             WatchLine::Synced { .. } => {
                 fleet.synced(pod_uid, &std::mem::take(&mut told));
@@ -110,7 +110,8 @@ impl Lines {
             if self.buffer.len() > MAX_LINE_BYTES {
                 return Err(StreamError::Long);
             }
-            let frame = tokio::time::timeout(SILENCE, self.body.frame()).await.map_err(|_| StreamError::Silent)?;
+            let frame =
+                tokio::time::timeout(SILENCE, self.body.frame()).await.map_err(|_| StreamError::Silent)?;
             let frame = frame.ok_or(StreamError::Ended)??;
             if let Ok(data) = frame.into_data() {
                 self.buffer.extend_from_slice(&data);

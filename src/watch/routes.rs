@@ -3,7 +3,7 @@
 use crate::context::Triggers;
 use crate::fleet::Fleet;
 use crate::slots::Slots;
-use crate::watch::Stores;
+use crate::watch::{Change, Stores};
 use berth_api::{AgentSession, McpServer};
 use berth_plan::server::validate::secret_ref;
 use k8s_openapi::api::core::v1::{Pod, Secret};
@@ -27,32 +27,31 @@ pub struct Routes {
 
 impl Routes {
     /// A session changed: it is looked at, and so are its servers, whose demand may have changed.
-    pub fn session(&self, session: &AgentSession) {
-        let object = ObjectRef::from_obj(session);
-        let namespace = session.namespace().unwrap_or_default();
-        // A session of the same name made later has another UID.
-        if self.stores.sessions.get(&object).is_none_or(|held| held.uid() != session.uid())
-            && let Some(uid) = session.uid()
-        {
+    pub fn session(&self, change: &Change<AgentSession>) {
+        let (Change::Seen(session) | Change::Gone(session)) = change;
+        if let (Change::Gone(_), Some(uid)) = (change, session.uid()) {
             self.slots.forget(&uid);
             self.fleet.forget(&uid);
         }
+        let namespace = session.namespace().unwrap_or_default();
         for server in &session.spec.servers {
             self.triggers.servers.fire_named(&namespace, &server.name);
         }
-        self.triggers.sessions.fire(object);
+        self.triggers.sessions.fire(ObjectRef::from_obj(&**session));
     }
 
     /// A server changed: it is looked at, and so are its sessions when its spec changed or it is gone. `seen` holds the
     /// generations that were seen before, since status writes must not concern all sessions.
-    pub fn server(&self, server: &McpServer, seen: &mut HashMap<ObjectRef<McpServer>, Option<i64>>) {
-        let object = ObjectRef::from_obj(server);
-        let exists = self.stores.servers.get(&object).is_some();
-        let changed = if exists {
-            seen.insert(object.clone(), server.metadata.generation) != Some(server.metadata.generation)
-        } else {
-            seen.remove(&object);
-            true
+    pub fn server(&self, change: &Change<McpServer>, seen: &mut HashMap<ObjectRef<McpServer>, Option<i64>>) {
+        let (Change::Seen(server) | Change::Gone(server)) = change;
+        let object = ObjectRef::from_obj(&**server);
+        let generation = server.metadata.generation;
+        let changed = match change {
+            Change::Seen(_) => seen.insert(object.clone(), generation) != Some(generation),
+            Change::Gone(_) => {
+                seen.remove(&object);
+                true
+            }
         };
         if changed {
             self.sessions_of(&server.namespace().unwrap_or_default(), &server.name_any());
@@ -61,13 +60,15 @@ impl Routes {
     }
 
     /// A pod changed: its server is looked at, which wakes the sessions that it concerns.
-    pub fn pod(&self, pod: &Pod) {
-        let exists = self.stores.pods.get(&ObjectRef::from_obj(pod)).is_some_and(|held| held.uid() == pod.uid());
-        if exists {
-            self.fleet.follow(pod);
-        } else if let Some(uid) = pod.uid() {
-            self.fleet.drop_pod(&uid);
-            self.slots.with(|book| book.spare(&uid));
+    pub fn pod(&self, change: &Change<Pod>) {
+        let (Change::Seen(pod) | Change::Gone(pod)) = change;
+        match (change, pod.uid()) {
+            (Change::Seen(_), _) => self.fleet.follow(pod),
+            (Change::Gone(_), Some(uid)) => {
+                self.fleet.drop_pod(&uid);
+                self.slots.with(|book| book.spare(&uid));
+            }
+            (Change::Gone(_), None) => {}
         }
         if let Some(server) = owner(pod) {
             self.triggers.servers.fire_named(&pod.namespace().unwrap_or_default(), &server);
@@ -75,7 +76,8 @@ impl Routes {
     }
 
     /// A Secret changed: servers that name it are looked at, and all their sessions.
-    pub fn secret(&self, secret: &Secret) {
+    pub fn secret(&self, change: &Change<Secret>) {
+        let (Change::Seen(secret) | Change::Gone(secret)) = change;
         let (namespace, name) = (secret.namespace(), secret.name_any());
         let uses = |server: &McpServer| {
             server.namespace() == namespace
@@ -89,7 +91,8 @@ impl Routes {
 
     fn sessions_of(&self, namespace: &str, server: &str) {
         let uses = |session: &AgentSession| {
-            session.namespace().as_deref() == Some(namespace) && session.spec.servers.iter().any(|binding| binding.name == server)
+            session.namespace().as_deref() == Some(namespace)
+                && session.spec.servers.iter().any(|binding| binding.name == server)
         };
         for session in self.stores.sessions.state_filter(uses) {
             self.triggers.sessions.fire(ObjectRef::from_obj(&*session));

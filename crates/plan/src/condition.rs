@@ -32,7 +32,12 @@ impl Finding {
 
 /// The conditions that say `findings`; `lastTransitionTime` is kept from `previous` while the status stays, so that an
 /// unchanged object has an unchanged status.
-pub fn merge(previous: &[Condition], findings: Vec<Finding>, generation: Option<i64>, now: Moment) -> Vec<Condition> {
+pub fn merge(
+    previous: &[Condition],
+    findings: Vec<Finding>,
+    generation: Option<i64>,
+    now: Moment,
+) -> Vec<Condition> {
     findings
         .into_iter()
         .map(|finding| {
@@ -43,7 +48,8 @@ pub fn merge(previous: &[Condition], findings: Vec<Finding>, generation: Option<
                 status: status.to_owned(),
                 reason: finding.reason.as_str().to_owned(),
                 message: clip(&finding.message, MESSAGE_BYTES),
-                last_transition_time: before.map_or_else(|| now.to_api(), |held| held.last_transition_time.clone()),
+                last_transition_time: before
+                    .map_or_else(|| now.to_api(), |held| held.last_transition_time.clone()),
                 observed_generation: generation,
             }
         })
@@ -62,13 +68,17 @@ mod tests {
     const READY: ConditionType = ConditionType::Ready;
 
     fn seconds(conditions: &[Condition]) -> Vec<i64> {
-        conditions.iter().map(|condition| Moment::from_api(&condition.last_transition_time).0 / 1000).collect()
+        conditions
+            .iter()
+            .map(|condition| Moment::from_api(&condition.last_transition_time).0 / 1000)
+            .collect()
     }
 
     #[test]
     fn the_transition_time_moves_with_the_status_alone() {
         let first = merge(&[], vec![Finding::fails(READY, Reason::Pending, "a")], Some(1), Moment(10_000));
-        let same = merge(&first, vec![Finding::fails(READY, Reason::BindTimeout, "b")], Some(2), Moment(20_000));
+        let same =
+            merge(&first, vec![Finding::fails(READY, Reason::BindTimeout, "b")], Some(2), Moment(20_000));
         assert_eq!((seconds(&same), same[0].reason.as_str()), (vec![10], "BindTimeout"));
         let turned = merge(&same, vec![Finding::holds(READY, Reason::Bound, "c")], Some(2), Moment(30_000));
         assert_eq!(seconds(&turned), vec![30]);
@@ -76,7 +86,8 @@ mod tests {
 
     #[test]
     fn a_message_of_two_megabytes_is_cut() {
-        let found = merge(&[], vec![Finding::fails(READY, Reason::Pending, "é".repeat(1 << 20))], None, Moment(0));
+        let found =
+            merge(&[], vec![Finding::fails(READY, Reason::Pending, "é".repeat(1 << 20))], None, Moment(0));
         assert!(found[0].message.len() <= MESSAGE_BYTES);
     }
 }

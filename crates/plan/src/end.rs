@@ -81,9 +81,21 @@ pub enum Step {
     Done,
 }
 
-/// What to do next about `holdings`; `told` is whether the Event stands.
-pub fn next(ending: &Ending, holdings: &[Holding], told: bool, now: Moment) -> Step {
-    if told {
+/// What is known of an end.
+#[derive(Clone, Copy, Debug)]
+pub struct Observed<'a> {
+    /// Every pod that is known to hold the session, or to have held it.
+    pub holdings: &'a [Holding],
+    /// Whether a ready pod of its servers has not told yet which sessions it holds, as after a start of the operator.
+    pub unheard: bool,
+    /// Whether the Event stands.
+    pub told: bool,
+}
+
+/// What to do next.
+pub fn next(ending: &Ending, observed: &Observed<'_>, now: Moment) -> Step {
+    let holdings = observed.holdings;
+    if observed.told {
         return Step::Done;
     }
     let over = |holding: &Holding| match &holding.state {
@@ -91,7 +103,7 @@ pub fn next(ending: &Ending, holdings: &[Holding], told: bool, now: Moment) -> S
         State::Gone => true,
         State::Unasked | State::Silent => false,
     };
-    if now >= ending.bound() || holdings.iter().all(over) {
+    if now >= ending.bound() || (holdings.iter().all(over) && !observed.unheard) {
         return Step::Tell(Report::new(ending.reason, holdings));
     }
     let unasked: Vec<usize> = holdings
@@ -103,7 +115,7 @@ pub fn next(ending: &Ending, holdings: &[Holding], told: bool, now: Moment) -> S
     if !unasked.is_empty() {
         return Step::Close(unasked);
     }
-    let silent = holdings.iter().any(|holding| holding.state == State::Silent);
+    let silent = observed.unheard || holdings.iter().any(|holding| holding.state == State::Silent);
     let shown = ending.since.plus(SHOWN_AFTER);
     let look = now.plus(if silent { RETRY } else { LOOK });
     let next = if shown > now { look.min(shown) } else { look };
@@ -126,6 +138,11 @@ pub fn ending(session: &AgentSession, servers: &[Timeouts], since: Moment) -> En
     }
 }
 
+/// Whether a pod may hold sessions that nobody has heard of: it is ready, and its sidecar has not told everything.
+pub fn is_unheard(pod: &Pod, synced: bool) -> bool {
+    !synced && PoolPod::read(pod, Occupancy::default()).life == Life::Ready
+}
+
 /// What is known of the end in a pod before its sidecar is asked: `ended` is what its stream told.
 pub fn first_state(pod: Option<&Pod>, ended: Option<EndReport>) -> State {
     let runs = pod.is_some_and(|pod| PoolPod::read(pod, Occupancy::default()).life != Life::Dead);
@@ -135,3 +152,6 @@ pub fn first_state(pod: Option<&Pod>, ended: Option<EndReport>) -> State {
         _ => State::Gone,
     }
 }
+
+#[cfg(test)]
+mod tests;

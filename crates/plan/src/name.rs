@@ -2,6 +2,7 @@
 
 use berth_api::McpServerSpec;
 use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// Longest name of a pod or Secret: also a valid label value and host name.
@@ -24,9 +25,10 @@ pub fn pool_pod(server: &str, server_uid: &str, revision: &str, ordinal: u32) ->
     with_suffix(server, &format!("-{}-{ordinal}", hash(&[server_uid, revision], HASH_DIGITS)))
 }
 
-/// The lowest ordinal from `from` on whose pod name is not in use.
-pub fn lowest_free<'a>(from: u32, name_of: impl Fn(u32) -> String, in_use: impl Iterator<Item = &'a str> + Clone) -> u32 {
-    (from..).find(|ordinal| !in_use.clone().any(|used| used == name_of(*ordinal))).unwrap_or(from)
+/// The `number` names with the lowest ordinals that are not `taken`.
+pub fn free_names(number: u32, taken: &BTreeSet<&str>, name_of: impl Fn(u32) -> String) -> Vec<String> {
+    let free = (0..u32::MAX).map(name_of).filter(|name| !taken.contains(name.as_str()));
+    free.take(number as usize).collect()
 }
 
 /// Name of the Secret that holds a server's serving certificate.
@@ -86,18 +88,19 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_free_ordinal_fills_gaps() {
+    fn the_lowest_free_ordinals_fill_gaps() {
         let name = |ordinal: u32| format!("p-{ordinal}");
-        let used = ["p-0", "p-2"];
-        assert_eq!(lowest_free(0, name, used.iter().copied()), 1);
-        assert_eq!(lowest_free(2, name, used.iter().copied()), 3);
+        assert_eq!(free_names(3, &BTreeSet::from(["p-0", "p-2"]), name), ["p-1", "p-3", "p-4"]);
     }
 
     #[test]
     fn a_revision_names_transport_and_auth_and_nothing_else() {
         let base = revision(&server("{}").spec);
         assert_eq!(base, revision(&server("{pool: {warm: 5}, timeouts: {drain: 1s}}").spec));
-        assert_ne!(base, revision(&server("{transport: {type: Http, http: {url: 'http://other.test/mcp'}}}").spec));
+        assert_ne!(
+            base,
+            revision(&server("{transport: {type: Http, http: {url: 'http://other.test/mcp'}}}").spec)
+        );
         assert_ne!(
             base,
             revision(&server("{auth: {type: Shared, shared: {secretKeyRef: {name: a, key: b}}}}").spec)

@@ -100,8 +100,10 @@ impl PoolPod {
     /// Reads a pod of a pool. Pods whose annotations do not read as ours have no slots.
     pub fn read(pod: &Pod, occupancy: Occupancy) -> Self {
         let meta = &pod.metadata;
-        let annotation = |key: &str| meta.annotations.as_ref().and_then(|map| map.get(key)).cloned().unwrap_or_default();
-        let label = |key: &str| meta.labels.as_ref().and_then(|map| map.get(key)).cloned().unwrap_or_default();
+        let annotation =
+            |key: &str| meta.annotations.as_ref().and_then(|map| map.get(key)).cloned().unwrap_or_default();
+        let label =
+            |key: &str| meta.labels.as_ref().and_then(|map| map.get(key)).cloned().unwrap_or_default();
         Self {
             name: meta.name.clone().unwrap_or_default(),
             uid: meta.uid.clone().unwrap_or_default(),
@@ -147,9 +149,9 @@ fn life(pod: &Pod) -> Life {
         "Pending" => Life::Starting,
         _ => match condition(pod, "Ready") {
             Some(ready) if ready.status == "True" => Life::Ready,
-            Some(ready) => {
-                Life::NotReady { since: ready.last_transition_time.as_ref().map_or(Moment(0), Moment::from_api) }
-            }
+            Some(ready) => Life::NotReady {
+                since: ready.last_transition_time.as_ref().map_or(Moment(0), Moment::from_api),
+            },
             None => Life::Starting,
         },
     }
@@ -169,9 +171,11 @@ fn container_trouble(image: &str, state: &ContainerState) -> Option<Trouble> {
     let waiting = state.waiting.as_ref()?;
     let text = waiting.message.as_deref().unwrap_or_default();
     let reason = match waiting.reason.as_deref()? {
-        "ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull" | "RegistryUnavailable" => {
-            Reason::ImagePullFailed
-        }
+        "ErrImagePull"
+        | "ImagePullBackOff"
+        | "InvalidImageName"
+        | "ErrImageNeverPull"
+        | "RegistryUnavailable" => Reason::ImagePullFailed,
         "CreateContainerConfigError" | "CreateContainerError" | "RunContainerError" => Reason::PodForbidden,
         _ => return None,
     };
@@ -184,7 +188,7 @@ mod tests {
     use berth_wire::{Activity, Generation};
     use serde_json::json;
 
-    fn pod(status: serde_json::Value) -> Pod {
+    fn pod(status: &serde_json::Value) -> Pod {
         serde_json::from_value(json!({
             "metadata": {"name": "p", "uid": "u", "labels": {"berth.dev/revision": "r"}, "annotations": {"berth.dev/slots": "3"}},
             "status": status,
@@ -206,9 +210,7 @@ mod tests {
 
     #[test]
     fn life_follows_phase_and_the_ready_condition() {
-        let ready = |status: &str| {
-            json!({"phase": "Running", "conditions": [{"type": "Ready", "status": status, "lastTransitionTime": "1970-01-01T00:00:09Z"}]})
-        };
+        let ready = |status: &str| json!({"phase": "Running", "conditions": [{"type": "Ready", "status": status, "lastTransitionTime": "1970-01-01T00:00:09Z"}]});
         for (status, life) in [
             (json!({}), Life::Starting),
             (json!({"phase": "Pending"}), Life::Starting),
@@ -216,22 +218,26 @@ mod tests {
             (ready("True"), Life::Ready),
             (ready("False"), Life::NotReady { since: Moment(9_000) }),
         ] {
-            assert_eq!(PoolPod::read(&pod(status.clone()), Occupancy::default()).life, life, "{status}");
+            assert_eq!(PoolPod::read(&pod(&status), Occupancy::default()).life, life, "{status}");
         }
     }
 
     #[test]
     fn trouble_names_the_image_and_the_kubelets_text() {
         let read = PoolPod::read(
-            &pod(json!({"containerStatuses": [{"name": "sidecar", "image": "x/none:1", "imageID": "", "ready": false, "restartCount": 0,
-                "state": {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}}]})),
+            &pod(
+                &json!({"containerStatuses": [{"name": "sidecar", "image": "x/none:1", "imageID": "", "ready": false, "restartCount": 0,
+                "state": {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}}]}),
+            ),
             Occupancy::default(),
         );
         let trouble = read.trouble.unwrap();
         assert_eq!(trouble.reason, Reason::ImagePullFailed);
         assert_eq!(trouble.message, "image \"x/none:1\": not found");
         let read = PoolPod::read(
-            &pod(json!({"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}]})),
+            &pod(
+                &json!({"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}]}),
+            ),
             Occupancy::default(),
         );
         assert_eq!(read.trouble.unwrap().reason, Reason::Unschedulable);
@@ -243,13 +249,13 @@ mod tests {
         let reports = [report("a", SessionState::Ended), report("c", SessionState::Idle)];
         let occupancy = Occupancy::new(true, false, &reports, promised());
         assert_eq!(occupancy.held.iter().map(String::as_str).collect::<Vec<_>>(), ["b", "c"]);
-        assert_eq!(PoolPod::read(&pod(json!({})), occupancy).free(), 1);
+        assert_eq!(PoolPod::read(&pod(&json!({})), occupancy).free(), 1);
     }
 
     #[test]
     fn a_pod_for_a_single_session_is_used_up_by_it() {
         let occupancy = Occupancy::new(true, false, &[report("a", SessionState::Ended)], vec![]);
-        let mut read = PoolPod::read(&pod(json!({})), occupancy);
+        let mut read = PoolPod::read(&pod(&json!({})), occupancy);
         assert_eq!(read.free(), 3);
         read.slots = 1;
         assert_eq!(read.free(), 0);

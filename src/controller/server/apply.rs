@@ -5,13 +5,13 @@ use crate::context::Context;
 use crate::controller::server::dereference::{claims, pool_pods};
 use berth_api::McpServer;
 use berth_plan::pod::Trouble;
+use berth_plan::server::build;
 use berth_plan::server::pool::{self, Observed, Plan, PodId};
 use berth_plan::server::status::create_trouble;
 use berth_plan::server::validate::ValidServer;
-use berth_plan::server::build;
 use berth_plan::time::Moment;
 use futures::future::join_all;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams, Preconditions};
 
@@ -49,7 +49,9 @@ pub async fn apply(valid: &ValidServer, plan: &Plan, ctx: &Context) -> Applied {
     let api: Api<Pod> = ctx.api(&valid.namespace);
     // All at once: a plan holds a bounded number of each.
     let deleted = join_all(plan.delete.iter().map(|pod| delete(&api, pod, ctx))).await;
-    let created = join_all(plan.create.iter().map(|name| create(&api, valid, name, ctx))).await;
+    let create_none = plan.create.is_empty() || is_terminating(&valid.namespace, ctx).await;
+    let names: &[String] = if create_none { &[] } else { &plan.create };
+    let created = join_all(names.iter().map(|name| create(&api, valid, name, ctx))).await;
     let mut refused = None;
     let mut result: Result<(), Error> = deleted.into_iter().collect();
     for created in created {
@@ -63,8 +65,19 @@ pub async fn apply(valid: &ValidServer, plan: &Plan, ctx: &Context) -> Applied {
     Applied { refused, result }
 }
 
+/// Whether the namespace is being deleted: nothing is made there any more. Where that cannot be learnt, making shows it.
+async fn is_terminating(namespace: &str, ctx: &Context) -> bool {
+    let found = Api::<Namespace>::all(ctx.client.clone()).get_metadata(namespace).await;
+    found.is_ok_and(|found| found.metadata.deletion_timestamp.is_some())
+}
+
 /// Makes a pod. A pod of that name was made by an earlier look whose event has not come yet.
-async fn create(api: &Api<Pod>, valid: &ValidServer, name: &str, ctx: &Context) -> Result<Option<Trouble>, Error> {
+async fn create(
+    api: &Api<Pod>,
+    valid: &ValidServer,
+    name: &str,
+    ctx: &Context,
+) -> Result<Option<Trouble>, Error> {
     let pod = build::pod(valid, &ctx.settings.sidecar_image, name);
     match api.create(&PostParams::default(), &pod).await {
         Ok(_) => {
@@ -74,7 +87,7 @@ async fn create(api: &Api<Pod>, valid: &ValidServer, name: &str, ctx: &Context) 
         Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(None),
         Err(kube::Error::Api(status)) if matches!(status.code, 403 | 422) => {
             tracing::info!(namespace = valid.namespace, pod = name, refused = status.message, "pod refused");
-            Ok(Some(create_trouble(&status.message)))
+            Ok(create_trouble(&status.message))
         }
         Err(source) => Err(Error { verb: "create", pod: name.to_owned(), source: Box::new(source) }),
     }

@@ -29,7 +29,12 @@ enum Placed {
 }
 
 /// What became of one binding.
-pub async fn bind(session: &AgentSession, server: Result<ValidServer, Refusal>, ctx: &Context, now: Moment) -> Outcome {
+pub async fn bind(
+    session: &AgentSession,
+    server: Result<ValidServer, Refusal>,
+    ctx: &Context,
+    now: Moment,
+) -> Outcome {
     let server = match server {
         Ok(server) => server,
         Err(refusal) => return Outcome::Refused(refusal),
@@ -57,7 +62,13 @@ pub async fn bind(session: &AgentSession, server: Result<ValidServer, Refusal>, 
 }
 
 /// Decides under the lock of the promises, and promises what was decided.
-fn decide(session: &AgentSession, server: &ValidServer, refused_by: &[String], ctx: &Context, now: Moment) -> Placed {
+fn decide(
+    session: &AgentSession,
+    server: &ValidServer,
+    refused_by: &[String],
+    ctx: &Context,
+    now: Moment,
+) -> Placed {
     let uid = session.uid().unwrap_or_default();
     let reports: Vec<(String, SessionReport)> =
         ctx.fleet.reports_of(&uid).into_iter().map(|reported| (reported.pod, reported.report)).collect();
@@ -72,7 +83,13 @@ fn decide(session: &AgentSession, server: &ValidServer, refused_by: &[String], c
             promised: promise.as_ref().map(|promise| promise.pod.as_str()),
             refused_by,
             held: place::held_by_others(&uid, &pods),
-            held_by_subject: u32::try_from(book.of_subject(&server.key.uid, &session.spec.subject, &uid, counts)).unwrap_or(u32::MAX),
+            held_by_subject: u32::try_from(book.of_subject(
+                &server.key.uid,
+                &session.spec.subject,
+                &uid,
+                counts,
+            ))
+            .unwrap_or(u32::MAX),
             image: &ctx.settings.sidecar_image,
         };
         match place::decide(server, &observed, now) {
@@ -83,7 +100,8 @@ fn decide(session: &AgentSession, server: &ValidServer, refused_by: &[String], c
             Decision::Leave(pod) => Placed::Leave(pod.clone()),
             Decision::Keep(pod) => {
                 book.promise(&uid, &server.key.uid, &pod.uid);
-                let report = reports.iter().find(|(held_by, _)| *held_by == pod.uid).map(|(_, report)| report.clone());
+                let report =
+                    reports.iter().find(|(held_by, _)| *held_by == pod.uid).map(|(_, report)| report.clone());
                 Placed::Keep(pod.clone(), report, promise.and_then(|promise| promise.sent))
             }
             Decision::Take(pod) => {
@@ -134,7 +152,12 @@ async fn take(session: &AgentSession, server: &ValidServer, pod: &PoolPod, ctx: 
     }
 }
 
-async fn put(session: &AgentSession, server: &ValidServer, pod: &PoolPod, ctx: &Context) -> Result<SessionReport, ControlError> {
+async fn put(
+    session: &AgentSession,
+    server: &ValidServer,
+    pod: &PoolPod,
+    ctx: &Context,
+) -> Result<SessionReport, ControlError> {
     let spec = build::spec(session, server);
     let report = ctx.fleet.put(&pod.uid, &spec).await.inspect_err(|error| {
         let (namespace, name) = (session.namespace().unwrap_or_default(), session.name_any());
@@ -147,7 +170,8 @@ async fn put(session: &AgentSession, server: &ValidServer, pod: &PoolPod, ctx: &
 /// Ends the session in a pod of an older revision; true when it is over there.
 async fn leave(session: &AgentSession, server: &ValidServer, pod: &PoolPod, ctx: &Context) -> bool {
     let timeouts = build::spec(session, server).timeouts;
-    let (drain, close) = (Duration::from_millis(timeouts.drain_millis), Duration::from_millis(timeouts.close_millis));
+    let (drain, close) =
+        (Duration::from_millis(timeouts.drain_millis), Duration::from_millis(timeouts.close_millis));
     let request = build::end_request(drain, close, LEAVE_WAIT);
     let ended = ctx.fleet.end(&pod.uid, &session.uid().unwrap_or_default(), request).await;
     let over = ended.is_ok_and(|report| report.phase == EndPhase::Ended);

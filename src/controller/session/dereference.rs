@@ -12,7 +12,10 @@ use kube::runtime::reflector::ObjectRef;
 pub use crate::controller::server::DereferenceError as Error;
 
 /// The server of each binding, or why it cannot be used; in the order of `spec.servers`.
-pub async fn bindings(session: &AgentSession, ctx: &Context) -> Result<Vec<Result<ValidServer, Refusal>>, Error> {
+pub async fn bindings(
+    session: &AgentSession,
+    ctx: &Context,
+) -> Result<Vec<Result<ValidServer, Refusal>>, Error> {
     let namespace = session.namespace().unwrap_or_default();
     let mut judged = Vec::with_capacity(session.spec.servers.len());
     for server in &session.spec.servers {

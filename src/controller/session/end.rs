@@ -7,10 +7,11 @@ use crate::api_error;
 use crate::context::Context;
 use crate::controller::session::{Error, finalizer, update_status};
 use crate::event;
+use crate::watch::routes;
 use berth_api::label::SESSION_FINALIZER;
 use berth_api::{AgentSession, McpServer};
 use berth_plan::end::report::Report;
-use berth_plan::end::{self, Ending, Holding, State, Step};
+use berth_plan::end::{self, Ending, Holding, Observed, State, Step};
 use berth_plan::session::build;
 use berth_plan::time::Moment;
 use futures::future::join_all;
@@ -46,7 +47,8 @@ pub async fn delete(session: &AgentSession, ctx: &Context) -> Result<(), DeleteE
 
 /// One pass over a session that was deleted.
 pub async fn end(session: &AgentSession, ctx: &Context) -> Result<Action, Error> {
-    if !session.finalizers().iter().any(|held| held == SESSION_FINALIZER) {
+    let over = ctx.slots.is_over(&session.uid().unwrap_or_default());
+    if over || !session.finalizers().iter().any(|held| held == SESSION_FINALIZER) {
         return Ok(Action::await_change());
     }
     let ending = ending(session, ctx);
@@ -54,7 +56,8 @@ pub async fn end(session: &AgentSession, ctx: &Context) -> Result<Action, Error>
     let mut told: Option<Report> = None;
     loop {
         let now = ctx.clock.now();
-        match end::next(&ending, &holdings, told.is_some(), now) {
+        let unheard = unheard(session, ctx);
+        match end::next(&ending, &Observed { holdings: &holdings, unheard, told: told.is_some() }, now) {
             Step::Close(asked) => close(session, &ending, &mut holdings, &asked, ctx).await,
             Step::Wait(until) => {
                 if let Some(status) = end::status::status(session, &ending, &holdings, now) {
@@ -87,14 +90,20 @@ async fn done(session: &AgentSession, told: Option<Report>, ctx: &Context) -> Re
         );
     }
     if let Some(uid) = session.uid() {
-        ctx.slots.forget(&uid);
+        ctx.slots.finish(&uid);
         ctx.fleet.forget(&uid);
     }
     Ok(Action::await_change())
 }
 
 /// Asks sidecars to end the session, all at once.
-async fn close(session: &AgentSession, ending: &Ending, holdings: &mut [Holding], asked: &[usize], ctx: &Context) {
+async fn close(
+    session: &AgentSession,
+    ending: &Ending,
+    holdings: &mut [Holding],
+    asked: &[usize],
+    ctx: &Context,
+) {
     let uid = session.uid().unwrap_or_default();
     let request = build::end_request(ending.drain, ending.close, WAIT);
     let pods: Vec<(usize, String)> =
@@ -119,7 +128,9 @@ fn ending(session: &AgentSession, ctx: &Context) -> Ending {
         .spec
         .servers
         .iter()
-        .filter_map(|server| ctx.stores.servers.get(&ObjectRef::<McpServer>::new(&server.name).within(&namespace)))
+        .filter_map(|server| {
+            ctx.stores.servers.get(&ObjectRef::<McpServer>::new(&server.name).within(&namespace))
+        })
         .map(|server| server.spec.timeouts.clone())
         .collect();
     let deleted = session.metadata.deletion_timestamp.as_ref().map_or(ctx.clock.now(), Moment::from_api);
@@ -148,7 +159,7 @@ fn holdings(session: &AgentSession, ctx: &Context) -> Vec<Holding> {
     }
     for (_, pod_uid) in ctx.slots.promises_of(&uid) {
         if let Some(pod) = pod_of(&pod_uid, ctx) {
-            add(crate::watch::routes::owner(&pod).unwrap_or_default(), pod.name_any(), pod_uid);
+            add(routes::owner(&pod).unwrap_or_default(), pod.name_any(), pod_uid);
         }
     }
     for holding in &mut holdings {
@@ -159,6 +170,98 @@ fn holdings(session: &AgentSession, ctx: &Context) -> Vec<Holding> {
     holdings
 }
 
+/// Whether a ready pod of the session's servers has not told yet which sessions it holds.
+fn unheard(session: &AgentSession, ctx: &Context) -> bool {
+    let namespace = session.namespace();
+    let may_hold = |pod: &Pod| {
+        let server = routes::owner(pod);
+        pod.namespace() == namespace
+            && session.spec.servers.iter().any(|binding| server.as_ref() == Some(&binding.name))
+            && end::is_unheard(pod, ctx.fleet.is_synced(&pod.uid().unwrap_or_default()))
+    };
+    ctx.stores.pods.find(may_hold).is_some()
+}
+
 fn pod_of(uid: &str, ctx: &Context) -> Option<std::sync::Arc<Pod>> {
     ctx.stores.pods.find(|pod| pod.metadata.uid.as_deref() == Some(uid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{Seen, context, deleted_session, failure};
+    use http::Method;
+    use serde_json::{Value, json};
+
+    const EVENT: &str = "POST /apis/events.k8s.io/v1/namespaces/demo/events";
+    const FINALIZER: &str = "PATCH /apis/berth.dev/v1alpha1/namespaces/demo/agentsessions/chat";
+
+    fn all_is_well(seen: &Seen) -> (u16, Value) {
+        match seen.method {
+            Method::PATCH => (200, serde_json::to_value(deleted_session(&json!({}))).unwrap()),
+            _ => (201, seen.body.clone()),
+        }
+    }
+
+    fn lost_pod() -> Value {
+        let pod = json!({"name": "everything-x-0", "uid": "p", "address": "10.0.0.1", "serverUid": "s"});
+        json!({"servers": [{"name": "everything", "state": "Bound", "podRef": pod}]})
+    }
+
+    #[tokio::test]
+    async fn the_end_is_told_before_the_finalizer_goes_and_only_once() {
+        let (ctx, log) = context(all_is_well).await;
+        let session = deleted_session(&json!({}));
+        ctx.slots.know(&session);
+        end(&session, &ctx).await.unwrap();
+        assert_eq!(log.lines(), [EVENT, FINALIZER]);
+        // The cache still shows the session: it is over all the same.
+        end(&session, &ctx).await.unwrap();
+        assert_eq!(log.lines(), Vec::<String>::new());
+    }
+
+    #[tokio::test]
+    async fn a_session_whose_pod_is_lost_ends_with_a_warning_that_says_so() {
+        let (ctx, log) = context(all_is_well).await;
+        end(&deleted_session(&lost_pod()), &ctx).await.unwrap();
+        let event = &log.take()[0].body;
+        assert_eq!((&event["type"], &event["reason"]), (&json!("Warning"), &json!("CleanupIncomplete")));
+        let note = event["note"].as_str().unwrap();
+        assert!(
+            note.contains("Completed") && note.contains("everything-x-0") && note.contains("the pod is gone"),
+            "{note}"
+        );
+    }
+
+    #[tokio::test]
+    async fn the_finalizer_stays_while_the_event_cannot_be_posted() {
+        let (ctx, log) = context(|_| failure(500, "InternalError", "etcd is away")).await;
+        assert!(end(&deleted_session(&json!({})), &ctx).await.is_err());
+        assert_eq!(log.lines(), [EVENT]);
+    }
+
+    #[tokio::test]
+    async fn an_end_that_somebody_else_finished_is_not_counted_again() {
+        let (ctx, log) = context(|seen| match seen.method {
+            Method::PATCH => failure(404, "NotFound", "gone"),
+            _ => failure(409, "AlreadyExists", "there"),
+        })
+        .await;
+        let session = deleted_session(&json!({}));
+        ctx.slots.know(&session);
+        end(&session, &ctx).await.unwrap();
+        assert_eq!(log.lines(), [EVENT, FINALIZER]);
+        assert!(!ctx.slots.is_over("77-session"));
+    }
+
+    #[tokio::test]
+    async fn a_session_with_an_end_is_deleted_by_its_uid() {
+        let (ctx, log) = context(|_| (200, serde_json::to_value(deleted_session(&json!({}))).unwrap())).await;
+        delete(&deleted_session(&json!({})), &ctx).await.unwrap();
+        let seen = log.take();
+        assert_eq!(
+            (&seen[0].method, &seen[0].body["preconditions"]["uid"]),
+            (&Method::DELETE, &json!("77-session"))
+        );
+    }
 }

@@ -41,10 +41,16 @@ pub async fn remove(session: &AgentSession, ctx: &Context) -> Result<bool, Error
     Ok(patch("drop", session, operations, ctx).await?.is_some())
 }
 
-async fn patch(verb: &'static str, session: &AgentSession, operations: Value, ctx: &Context) -> Result<Option<AgentSession>, Error> {
+async fn patch(
+    verb: &'static str,
+    session: &AgentSession,
+    operations: Value,
+    ctx: &Context,
+) -> Result<Option<AgentSession>, Error> {
     let api: Api<AgentSession> = ctx.api(&session.namespace().unwrap_or_default());
     let error = |source| Error { verb, session: session.name_any(), source: Box::new(source) };
-    let operations = serde_json::from_value(operations).map_err(|source| error(kube::Error::SerdeError(source)))?;
+    let operations =
+        serde_json::from_value(operations).map_err(|source| error(kube::Error::SerdeError(source)))?;
     match api.patch(&session.name_any(), &PatchParams::default(), &Patch::Json::<()>(operations)).await {
         Ok(patched) => Ok(Some(patched)),
         Err(refused) if api_error::is_outdated(&refused) => {
@@ -81,4 +87,69 @@ fn removal(session: &AgentSession) -> Option<Value> {
         {"op": "test", "path": path, "value": SESSION_FINALIZER},
         {"op": "remove", "path": path},
     ]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{context, deleted_session, failure};
+
+    fn with_finalizers(finalizers: &[&str]) -> AgentSession {
+        let mut session = deleted_session(&json!({}));
+        session.metadata.deletion_timestamp = None;
+        session.metadata.finalizers = Some(finalizers.iter().map(|text| (*text).to_owned()).collect());
+        session
+    }
+
+    #[tokio::test]
+    async fn adding_tests_what_this_process_saw() {
+        let (ctx, log) = context(|_| (200, serde_json::to_value(with_finalizers(&[])).unwrap())).await;
+        ensure(Arc::new(with_finalizers(&[])), &ctx).await.unwrap().unwrap();
+        ensure(Arc::new(with_finalizers(&["a"])), &ctx).await.unwrap().unwrap();
+        ensure(Arc::new(with_finalizers(&["a", SESSION_FINALIZER])), &ctx).await.unwrap().unwrap();
+        let bodies: Vec<Value> = log.take().into_iter().map(|seen| seen.body).collect();
+        let uid = json!({"op": "test", "path": "/metadata/uid", "value": "77-session"});
+        assert_eq!(
+            bodies,
+            [
+                json!([
+                    uid,
+                    {"op": "test", "path": "/metadata/finalizers", "value": null},
+                    {"op": "add", "path": "/metadata/finalizers", "value": [SESSION_FINALIZER]},
+                ]),
+                json!([
+                    uid,
+                    {"op": "test", "path": "/metadata/finalizers", "value": ["a"]},
+                    {"op": "add", "path": "/metadata/finalizers/-", "value": SESSION_FINALIZER},
+                ]),
+            ]
+        );
+    }
+
+    #[tokio::test]
+    async fn a_patch_that_comes_too_late_is_no_error() {
+        for (code, reason) in [(404, "NotFound"), (409, "Conflict"), (422, "Invalid")] {
+            let (ctx, _) = context(move |_| failure(code, reason, "the server rejected our request")).await;
+            assert!(ensure(Arc::new(with_finalizers(&[])), &ctx).await.unwrap().is_none(), "{reason}");
+            assert!(!remove(&deleted_session(&json!({})), &ctx).await.unwrap(), "{reason}");
+        }
+        let (ctx, _) = context(|_| failure(500, "InternalError", "etcd is away")).await;
+        let error = ensure(Arc::new(with_finalizers(&[])), &ctx).await.unwrap_err();
+        assert_eq!(error.to_string(), "failed to add the finalizer of session \"chat\": etcd is away");
+    }
+
+    #[tokio::test]
+    async fn dropping_takes_ours_and_leaves_others() {
+        let (ctx, log) = context(|_| (200, serde_json::to_value(deleted_session(&json!({}))).unwrap())).await;
+        assert!(remove(&deleted_session(&json!({})), &ctx).await.unwrap());
+        assert_eq!(
+            log.take()[0].body,
+            json!([
+                {"op": "test", "path": "/metadata/uid", "value": "77-session"},
+                {"op": "test", "path": "/metadata/finalizers/1", "value": SESSION_FINALIZER},
+                {"op": "remove", "path": "/metadata/finalizers/1"},
+            ])
+        );
+        assert!(!remove(&with_finalizers(&["a"]), &ctx).await.unwrap());
+    }
 }

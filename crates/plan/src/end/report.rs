@@ -85,14 +85,25 @@ impl Report {
         }
         let parts: Vec<String> = self.unconfirmed.iter().map(Unconfirmed::to_string).collect();
         let note = format!("the session ended ({reason}); not confirmed: {}", parts.join("; "));
-        Telling { type_: "Warning", reason: Reason::CleanupIncomplete.as_str(), note: clip(&note, NOTE_BYTES) }
+        Telling {
+            type_: "Warning",
+            reason: Reason::CleanupIncomplete.as_str(),
+            note: clip(&note, NOTE_BYTES),
+        }
     }
 }
 
 impl std::fmt::Display for Unconfirmed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let steps: Vec<&str> = self.steps.iter().map(|step| step_name(*step)).collect();
-        write!(f, "server {:?} in pod {:?}: {} ({})", self.server, self.pod, steps.join(", "), self.cause.as_str())
+        write!(
+            f,
+            "server {:?} in pod {:?}: {} ({})",
+            self.server,
+            self.pod,
+            steps.join(", "),
+            self.cause.as_str()
+        )
     }
 }
 

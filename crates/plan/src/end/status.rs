@@ -7,7 +7,12 @@ use berth_api::{AgentSession, AgentSessionStatus, BindingState, ConditionType, R
 use berth_wire::EndPhase;
 
 /// The status to write while the end waits; none while it is too young to show.
-pub fn status(session: &AgentSession, ending: &Ending, holdings: &[Holding], now: Moment) -> Option<AgentSessionStatus> {
+pub fn status(
+    session: &AgentSession,
+    ending: &Ending,
+    holdings: &[Holding],
+    now: Moment,
+) -> Option<AgentSessionStatus> {
     if now < ending.since.plus(SHOWN_AFTER) {
         return None;
     }
@@ -26,7 +31,7 @@ pub fn status(session: &AgentSession, ending: &Ending, holdings: &[Holding], now
 }
 
 fn finding(ending: &Ending, holdings: &[Holding]) -> Finding {
-    let left: Vec<String> = holdings.iter().filter_map(|holding| left(holding)).collect();
+    let left: Vec<String> = holdings.iter().filter_map(left).collect();
     let message = format!("{}: {}", ending.reason.as_str(), left.join("; "));
     Finding::fails(ConditionType::Ended, ended_reason(holdings), message)
 }
@@ -34,7 +39,9 @@ fn finding(ending: &Ending, holdings: &[Holding]) -> Finding {
 /// The earliest step that some sidecar is at.
 fn ended_reason(holdings: &[Holding]) -> Reason {
     let at = |phase: EndPhase| {
-        holdings.iter().any(|holding| matches!(&holding.state, State::Answered(report) if report.phase == phase))
+        holdings
+            .iter()
+            .any(|holding| matches!(&holding.state, State::Answered(report) if report.phase == phase))
     };
     let silent = holdings.iter().any(|holding| matches!(holding.state, State::Silent | State::Unasked));
     if at(EndPhase::Draining) {

@@ -39,7 +39,10 @@ pub fn pod(server: &ValidServer, image: &str, pod_name: &str) -> Pod {
                 run_as_user: Some(USER),
                 run_as_group: Some(USER),
                 fs_group: Some(USER),
-                seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".into(), localhost_profile: None }),
+                seccomp_profile: Some(SeccompProfile {
+                    type_: "RuntimeDefault".into(),
+                    localhost_profile: None,
+                }),
                 ..PodSecurityContext::default()
             }),
             containers: vec![container(server, image)],
@@ -100,7 +103,8 @@ fn grace_seconds(server: &ValidServer) -> i64 {
 }
 
 fn container(server: &ValidServer, image: &str) -> Container {
-    let env = |name: &str, value: &str| EnvVar { name: name.into(), value: Some(value.into()), value_from: None };
+    let env =
+        |name: &str, value: &str| EnvVar { name: name.into(), value: Some(value.into()), value_from: None };
     Container {
         name: CONTAINER.into(),
         image: Some(image.into()),
@@ -169,7 +173,11 @@ mod tests {
 
     #[test]
     fn a_pool_pod_is_exactly_this() {
-        let built = pod(&valid("{pool: {sessionsPerPod: 4}, timeouts: {drain: 1500ms, close: 5s}}"), "berth:1", "everything-x-0");
+        let built = pod(
+            &valid("{pool: {sessionsPerPod: 4}, timeouts: {drain: 1500ms, close: 5s}}"),
+            "berth:1",
+            "everything-x-0",
+        );
         let wanted: Pod = serde_saphyr::from_str(include_str!("pool_pod.yaml")).unwrap();
         assert_eq!(
             serde_json::to_string_pretty(&built).unwrap(),

@@ -8,7 +8,9 @@ pub enum Unusable {
     Empty,
     /// It holds what a header must not carry: control characters, a byte order mark, anything outside visible ASCII, or
     /// a space at its beginning.
-    #[error("holds characters that a header cannot carry (allowed are visible ASCII characters, and spaces between them)")]
+    #[error(
+        "holds characters that a header cannot carry (allowed are visible ASCII characters, and spaces between them)"
+    )]
     Illegal,
 }
 

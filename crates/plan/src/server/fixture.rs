@@ -1,5 +1,7 @@
 //! Fixtures for tests: an `McpServer` from a piece of YAML.
 
+use crate::name;
+use crate::pod::{Life, Occupancy, PoolPod};
 use crate::server::validate::{SecretState, ValidServer, validate};
 use berth_api::McpServer;
 
@@ -8,7 +10,8 @@ use berth_api::McpServer;
 pub fn server(yaml: &str) -> McpServer {
     let mut spec: serde_json::Value = serde_saphyr::from_str(yaml).unwrap();
     if spec.get("transport").is_none() {
-        spec["transport"] = serde_json::json!({"type": "Http", "http": {"url": "http://everything.demo.svc:3001/mcp"}});
+        spec["transport"] =
+            serde_json::json!({"type": "Http", "http": {"url": "http://everything.demo.svc:3001/mcp"}});
     }
     serde_json::from_value(serde_json::json!({
         "apiVersion": "berth.dev/v1alpha1",
@@ -23,3 +26,26 @@ pub fn server(yaml: &str) -> McpServer {
 pub fn valid(yaml: &str) -> ValidServer {
     validate(&server(yaml), SecretState::Missing).unwrap()
 }
+
+/// A ready pod of the fixture's current revision, whose sidecar has told everything.
+pub fn pool_pod(ordinal: u32, slots: u32, held: &[&str]) -> PoolPod {
+    let server = valid("{}");
+    PoolPod {
+        name: name::pool_pod(&server.key.name, &server.key.uid, &server.key.revision, ordinal),
+        uid: format!("pod-{ordinal}"),
+        address: Some("10.0.0.1".into()),
+        revision: server.key.revision,
+        slots,
+        image: IMAGE.into(),
+        life: Life::Ready,
+        trouble: None,
+        occupancy: Occupancy {
+            synced: true,
+            held: held.iter().map(|uid| (*uid).to_owned()).collect(),
+            used: false,
+        },
+    }
+}
+
+/// Image that the fixture's pods have.
+pub const IMAGE: &str = "berth:1";

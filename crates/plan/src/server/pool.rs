@@ -8,15 +8,15 @@ use crate::pod::{Life, PoolPod};
 use crate::server::validate::{PoolSize, ValidServer};
 use crate::time::Moment;
 use berth_api::Subject;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 /// Most pods made, and most pods deleted, in one pass: the rest follows when the cache has seen these.
 const MAX_CHANGES: usize = 16;
 /// A pod that is not ready, and whose sidecar does not answer, for so long has lost its sessions: they are placed anew.
-pub const LOST_AFTER: Duration = Duration::from_secs(60);
+pub const LOST_AFTER: Duration = Duration::from_mins(1);
 /// A pod that is not ready, and whose sidecar does not answer, for so long counts as empty when nobody was promised a slot.
-const ABANDONED_AFTER: Duration = Duration::from_secs(120);
+const ABANDONED_AFTER: Duration = Duration::from_mins(2);
 
 /// A session that names the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,7 +105,8 @@ pub fn plan(server: &ValidServer, observed: &Observed<'_>, now: Moment) -> Plan 
     let room = server.pool.max_pods.saturating_sub(count(observed.pods.len()));
     let missing = wanted.saturating_sub(free).div_ceil(server.pool.slots);
     let create = names(server, observed.pods, missing.min(room).min(count(MAX_CHANGES)));
-    let ready = observed.pods.iter().filter(|pod| pod.is_placeable() && fit(pod, server, observed.image) != Fit::Old);
+    let ready =
+        observed.pods.iter().filter(|pod| pod.is_placeable() && fit(pod, server, observed.image) != Fit::Old);
     let free_now: u32 = ready.map(PoolPod::free).sum();
     let wake = waiting.into_iter().take(free_now as usize).collect();
     Plan { create, delete, wake, waiting: demand }
@@ -117,7 +118,8 @@ fn waiting(pool: &PoolSize, observed: &Observed<'_>, now: Moment) -> Vec<String>
         let pod = claim.pod.as_ref().and_then(|uid| observed.pods.iter().find(|pod| pod.uid == *uid));
         pod.is_some_and(|pod| keeps_sessions(pod, now))
     };
-    let (placed, mut unplaced): (Vec<&Claim>, Vec<&Claim>) = observed.claims.iter().partition(|claim| placed(claim));
+    let (placed, mut unplaced): (Vec<&Claim>, Vec<&Claim>) =
+        observed.claims.iter().partition(|claim| placed(claim));
     unplaced.sort_by(|a, b| (a.created, &a.session).cmp(&(b.created, &b.session)));
     let mut of_subject: HashMap<&Subject, u32> = HashMap::new();
     for claim in &placed {
@@ -147,7 +149,9 @@ fn deletions(server: &ValidServer, observed: &Observed<'_>, wanted: u32, now: Mo
         let empty = is_surely_empty(pod, now);
         let used_up = pod.slots == 1 && pod.occupancy.used;
         match fit(pod, server, observed.image) {
-            _ if empty && (pod.life == Life::Dead || used_up || is_abandoned(pod, now)) => delete.push(id(pod)),
+            _ if empty && (pod.life == Life::Dead || used_up || is_abandoned(pod, now)) => {
+                delete.push(id(pod));
+            }
             Fit::Old if empty => delete.push(id(pod)),
             Fit::Aging if empty => aging.push(pod),
             Fit::Current if pod.life != Life::Dead && keeps_sessions(pod, now) => {
@@ -195,15 +199,9 @@ fn is_abandoned(pod: &PoolPod, now: Moment) -> bool {
 
 /// Names of `number` new pods: the lowest ordinals that no pod has.
 fn names(server: &ValidServer, pods: &[PoolPod], number: u32) -> Vec<String> {
-    let name_of = |ordinal| name::pool_pod(&server.key.name, &server.key.uid, &server.key.revision, ordinal);
-    let mut next = 0;
-    (0..number)
-        .map(|_| {
-            let ordinal = name::lowest_free(next, name_of, pods.iter().map(|pod| pod.name.as_str()));
-            next = ordinal + 1;
-            name_of(ordinal)
-        })
-        .collect()
+    let taken: BTreeSet<&str> = pods.iter().map(|pod| pod.name.as_str()).collect();
+    let key = &server.key;
+    name::free_names(number, &taken, |ordinal| name::pool_pod(&key.name, &key.uid, &key.revision, ordinal))
 }
 
 fn id(pod: &PoolPod) -> PodId {
@@ -213,3 +211,6 @@ fn id(pod: &PoolPod) -> PodId {
 fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
+
+#[cfg(test)]
+mod tests;

@@ -48,11 +48,15 @@ pub fn status(server: &McpServer, found: &Found<'_>, now: Moment) -> McpServerSt
     }
 }
 
-/// What a refusal to make a pod means, by the API server's text.
-pub fn create_trouble(message: &str) -> Trouble {
+/// What a refusal to make a pod means, by the API server's text; nothing in a namespace that is being deleted, where there
+/// is nobody to tell.
+pub fn create_trouble(message: &str) -> Option<Trouble> {
+    if message.contains("being terminated") {
+        return None;
+    }
     let quota = message.contains("exceeded quota");
     let reason = if quota { Reason::QuotaExceeded } else { Reason::PodForbidden };
-    Trouble { reason, message: format!("a pod of the pool was refused: {message}") }
+    Some(Trouble { reason, message: format!("a pod of the pool was refused: {message}") })
 }
 
 struct Counts {
@@ -81,7 +85,9 @@ fn refused(refusal: &Refusal) -> Vec<Finding> {
         _ => Finding::holds(ConditionType::Accepted, Reason::Accepted, ""),
     };
     let resolved = match refusal.concerns() {
-        ConditionType::ResolvedRefs => Finding::fails(ConditionType::ResolvedRefs, refusal.reason(), text.clone()),
+        ConditionType::ResolvedRefs => {
+            Finding::fails(ConditionType::ResolvedRefs, refusal.reason(), text.clone())
+        }
         _ => Finding::holds(ConditionType::ResolvedRefs, Reason::ResolvedRefs, ""),
     };
     vec![accepted, resolved, Finding::fails(ConditionType::Ready, refusal.reason(), text)]
@@ -92,7 +98,8 @@ fn ready(valid: &ValidServer, found: &Found<'_>, counts: &Counts) -> Finding {
     let idle = valid.pool.warm == 0 && found.waiting == 0 && found.refused.is_none();
     let limit = valid.pool.max_sessions.and_then(|most| i32::try_from(most).ok());
     if let Some(most) = limit.filter(|most| counts.sessions >= *most) {
-        let text = format!("{most} sessions hold a slot, which is pool.maxSessions; end sessions or raise it");
+        let text =
+            format!("{most} sessions hold a slot, which is pool.maxSessions; end sessions or raise it");
         return Finding::fails(ConditionType::Ready, Reason::LimitReached, text);
     }
     if counts.free_slots > 0 || idle {
@@ -103,14 +110,22 @@ fn ready(valid: &ValidServer, found: &Found<'_>, counts: &Counts) -> Finding {
     if let Some(trouble) = found.refused.or(trouble) {
         return Finding::fails(ConditionType::Ready, trouble.reason, trouble.message.clone());
     }
-    let on_the_way = found.pods.iter().filter(current).any(|pod| !pod.is_placeable());
-    if !on_the_way && found.pods.len() >= valid.pool.max_pods as usize {
-        let text = format!("all {} pods of pool.maxPods are in use; end sessions or raise it", valid.pool.max_pods);
+    let on_the_way = found.pods.iter().filter(current).find(|pod| !pod.is_placeable());
+    if on_the_way.is_none() && found.pods.len() >= valid.pool.max_pods as usize {
+        let text =
+            format!("all {} pods of pool.maxPods are in use; end sessions or raise it", valid.pool.max_pods);
         return Finding::fails(ConditionType::Ready, Reason::LimitReached, text);
     }
-    Finding::fails(ConditionType::Ready, Reason::PoolStarting, "pods of the pool are starting")
+    let text = on_the_way.map_or_else(
+        || "pods of the pool are being made".to_owned(),
+        |pod| format!("pod {:?} is not ready yet", pod.name),
+    );
+    Finding::fails(ConditionType::Ready, Reason::PoolStarting, text)
 }
 
 fn number(count: usize) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }
+
+#[cfg(test)]
+mod tests;

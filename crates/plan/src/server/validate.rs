@@ -67,7 +67,9 @@ pub enum Refusal {
         problem: &'static str,
     },
     /// The Secret does not exist.
-    #[error("secret {secret:?} does not exist; create it with key {key:?} and the label berth.dev/credential=server")]
+    #[error(
+        "secret {secret:?} does not exist; create it with key {key:?} and the label berth.dev/credential=server"
+    )]
     SecretNotFound {
         /// Name of the Secret.
         secret: String,
@@ -83,7 +85,9 @@ pub enum Refusal {
         key: String,
     },
     /// The Secret may not be used by an `McpServer`.
-    #[error("secret {secret:?} is not labelled berth.dev/credential=server; label it to allow servers to use it")]
+    #[error(
+        "secret {secret:?} is not labelled berth.dev/credential=server; label it to allow servers to use it"
+    )]
     RefNotPermitted {
         /// Name of the Secret.
         secret: String,
@@ -162,7 +166,8 @@ fn header(shared: &SharedAuth, secret: SecretState<'_>) -> Result<Header, Refusa
         SecretState::Present(secret) => secret,
     };
     let labels = secret.metadata.labels.as_ref();
-    if labels.and_then(|map| map.get(label::CREDENTIAL)).is_none_or(|value| value != label::CREDENTIAL_SERVER) {
+    if labels.and_then(|map| map.get(label::CREDENTIAL)).is_none_or(|value| value != label::CREDENTIAL_SERVER)
+    {
         return Err(Refusal::RefNotPermitted { secret: name });
     }
     let Some(bytes) = secret.data.as_ref().and_then(|data| data.get(&key)) else {
@@ -259,7 +264,11 @@ mod tests {
             (refused(SecretState::Present(&other)), Reason::RefNotFound),
         ];
         for (refusal, reason) in table {
-            assert_eq!((refusal.reason(), refusal.concerns()), (reason, ConditionType::ResolvedRefs), "{refusal}");
+            assert_eq!(
+                (refusal.reason(), refusal.concerns()),
+                (reason, ConditionType::ResolvedRefs),
+                "{refusal}"
+            );
             assert!(refusal.to_string().contains("token"), "{refusal}");
         }
     }

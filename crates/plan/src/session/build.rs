@@ -21,13 +21,21 @@ pub fn spec(session: &AgentSession, server: &ValidServer) -> SessionSpec {
         generation: Generation { session: meta.generation.unwrap_or_default(), server: server.generation },
         subject: Subject { issuer: subject.issuer.clone(), name: subject.name.clone() },
         upstream: Upstream { url: server.url.clone(), headers: server.headers.clone() },
-        timeouts: Timeouts { drain_millis: drain_millis(session, server.timeouts.drain_millis), ..server.timeouts },
+        timeouts: Timeouts {
+            drain_millis: drain_millis(session, server.timeouts.drain_millis),
+            ..server.timeouts
+        },
     }
 }
 
 /// Whether `spec` has to be sent to the pod that holds the session: it holds something older, or this process has not sent
 /// this very spec. Nothing is sent to a pod of another revision, which would refuse it.
-pub fn is_to_be_sent(spec: &SessionSpec, pod_revision: &str, report: Option<&SessionReport>, sent: Option<&str>) -> bool {
+pub fn is_to_be_sent(
+    spec: &SessionSpec,
+    pod_revision: &str,
+    report: Option<&SessionReport>,
+    sent: Option<&str>,
+) -> bool {
     let current = pod_revision == spec.server.revision;
     let known = report.is_some_and(|report| report.generation == spec.generation);
     current && !(known && sent == Some(fingerprint(spec).as_str()))

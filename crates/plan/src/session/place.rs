@@ -58,7 +58,9 @@ pub enum Wait {
         server: String,
     },
     /// `pool.maxSessions` is reached.
-    #[error("{most} sessions hold a slot of server {server:?}, which is pool.maxSessions; end sessions or raise it")]
+    #[error(
+        "{most} sessions hold a slot of server {server:?}, which is pool.maxSessions; end sessions or raise it"
+    )]
     Sessions {
         /// Name of the server.
         server: String,
@@ -100,7 +102,8 @@ pub fn decide<'a>(server: &ValidServer, observed: &Observed<'a>, now: Moment) ->
     if let Some(most) = server.pool.max_sessions.filter(|most| observed.held >= *most) {
         return Decision::Wait(Wait::Sessions { server: name(), most });
     }
-    if let Some(most) = server.pool.max_sessions_per_subject.filter(|most| observed.held_by_subject >= *most) {
+    if let Some(most) = server.pool.max_sessions_per_subject.filter(|most| observed.held_by_subject >= *most)
+    {
         return Decision::Wait(Wait::SessionsOfSubject { server: name(), most });
     }
     free(server, observed).map_or_else(|| Decision::Wait(Wait::NoSlot { server: name() }), Decision::Take)
@@ -108,7 +111,8 @@ pub fn decide<'a>(server: &ValidServer, observed: &Observed<'a>, now: Moment) ->
 
 /// Sessions other than `session` that hold a slot in one of `pods`.
 pub fn held_by_others(session: &str, pods: &[PoolPod]) -> u32 {
-    let held: HashSet<&String> = pods.iter().filter(|pod| pod.is_alive()).flat_map(|pod| &pod.occupancy.held).collect();
+    let held: HashSet<&String> =
+        pods.iter().filter(|pod| pod.is_alive()).flat_map(|pod| &pod.occupancy.held).collect();
     u32::try_from(held.into_iter().filter(|held| *held != session).count()).unwrap_or(u32::MAX)
 }
 
@@ -120,7 +124,8 @@ fn held<'a>(observed: &Observed<'a>, now: Moment) -> Option<(&'a PoolPod, Option
     };
     let alive = |(_, report): &&(String, SessionReport)| !is_over(report);
     // The promise decides between two pods that both hold it; else whichever sidecar holds it counts.
-    let promised_first = |(uid, _): &&(String, SessionReport)| u8::from(observed.promised != Some(uid.as_str()));
+    let promised_first =
+        |(uid, _): &&(String, SessionReport)| u8::from(observed.promised != Some(uid.as_str()));
     let mut reports: Vec<_> = observed.reports.iter().filter(alive).collect();
     reports.sort_by_key(promised_first);
     if let Some(held) = reports.iter().find_map(|(uid, report)| Some((usable(uid)?, Some(report)))) {
@@ -149,3 +154,6 @@ fn free<'a>(server: &ValidServer, observed: &Observed<'a>) -> Option<&'a PoolPod
         .min_by(|a, b| (a.0, a.1, &a.2.name).cmp(&(b.0, b.1, &b.2.name)))
         .map(|(.., pod)| pod)
 }
+
+#[cfg(test)]
+mod tests;

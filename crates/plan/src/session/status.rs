@@ -8,7 +8,9 @@ use crate::session::place::Wait;
 use crate::session::validate::Refusal;
 use crate::text::{ERROR_BYTES, clip};
 use crate::time::Moment;
-use berth_api::{AgentSession, AgentSessionStatus, BindingState, BindingStatus, ConditionType, PodRef, Reason};
+use berth_api::{
+    AgentSession, AgentSessionStatus, BindingState, BindingStatus, ConditionType, PodRef, Reason,
+};
 use berth_wire::{Failure, SessionReport};
 use std::time::Duration;
 
@@ -47,7 +49,9 @@ impl Outcome {
     pub fn kept(server: &ValidServer, pod: &PoolPod, report: Option<SessionReport>) -> Self {
         let unreachable = !pod.occupancy.synced && pod.life != Life::Ready;
         if unreachable {
-            return Self::Unconfirmed { error: format!("pod {:?} is not ready and its sidecar gives no answer", pod.name) };
+            return Self::Unconfirmed {
+                error: format!("pod {:?} is not ready and its sidecar gives no answer", pod.name),
+            };
         }
         Self::Held {
             outdated: pod.revision != server.key.revision,
@@ -74,7 +78,12 @@ pub fn silent(server: &ValidServer, pod: &PoolPod, report: Option<SessionReport>
 }
 
 /// The status of `session` after a pass at `now`; `outcomes` are in the order of `spec.servers`.
-pub fn status(session: &AgentSession, outcomes: &[Outcome], gateway_url: &str, now: Moment) -> AgentSessionStatus {
+pub fn status(
+    session: &AgentSession,
+    outcomes: &[Outcome],
+    gateway_url: &str,
+    now: Moment,
+) -> AgentSessionStatus {
     let previous = session.status.as_ref();
     let late = bind_deadline(session, now) <= now;
     let servers: Vec<BindingStatus> = session
@@ -83,7 +92,8 @@ pub fn status(session: &AgentSession, outcomes: &[Outcome], gateway_url: &str, n
         .iter()
         .zip(outcomes)
         .map(|(binding, outcome)| {
-            let before = previous.and_then(|status| status.servers.iter().find(|server| server.name == binding.name));
+            let before =
+                previous.and_then(|status| status.servers.iter().find(|server| server.name == binding.name));
             let entry = entry(&binding.name, outcome, before, late);
             let url = entry.pod_ref.is_some().then(|| url(session, &binding.name, gateway_url));
             BindingStatus { url, ..entry }
@@ -114,7 +124,9 @@ pub fn next_look(session: &AgentSession, outcomes: &[Outcome], now: Moment) -> O
     let deadline = Some(bind_deadline(session, now)).filter(|deadline| *deadline > now);
     let waiting = || deadline.map_or(now.plus(WAITING), |deadline| deadline.min(now.plus(WAITING)));
     let next = |outcome: &Outcome| match outcome {
-        Outcome::Waiting(Wait::Moving { .. }) | Outcome::Unconfirmed { .. } => Some(now.plus(MOVING).min(waiting())),
+        Outcome::Waiting(Wait::Moving { .. }) | Outcome::Unconfirmed { .. } => {
+            Some(now.plus(MOVING).min(waiting()))
+        }
         Outcome::Held { outdated: true, .. } => Some(now.plus(MOVING)),
         Outcome::Waiting(_) => Some(waiting()),
         Outcome::Held { .. } | Outcome::Refused(_) => None,
@@ -133,7 +145,9 @@ fn entry(name: &str, outcome: &Outcome, before: Option<&BindingStatus>, late: bo
     let pending = |reason: Reason, error: &str| BindingStatus {
         name: name.to_owned(),
         state: BindingState::Pending,
-        reason: Some(if late && reason == Reason::Pending { Reason::BindTimeout } else { reason }.as_str().to_owned()),
+        reason: Some(
+            if late && reason == Reason::Pending { Reason::BindTimeout } else { reason }.as_str().to_owned(),
+        ),
         last_error: Some(clip(error, ERROR_BYTES)),
         revision: None,
         url: None,
@@ -146,7 +160,8 @@ fn entry(name: &str, outcome: &Outcome, before: Option<&BindingStatus>, late: bo
         Outcome::Held { pod, revision, report, .. } => {
             let Some(report) = report else {
                 // No news is no change: a sidecar whose stream is down said this before.
-                let same = before.filter(|before| before.pod_ref.as_ref().is_some_and(|held| held.uid == pod.uid));
+                let same =
+                    before.filter(|before| before.pod_ref.as_ref().is_some_and(|held| held.uid == pod.uid));
                 return same.cloned().unwrap_or_else(|| held(name, pod, revision, None, None));
             };
             held(name, pod, revision, report.failure, report.message.as_deref())
@@ -154,7 +169,13 @@ fn entry(name: &str, outcome: &Outcome, before: Option<&BindingStatus>, late: bo
     }
 }
 
-fn held(name: &str, pod: &PodRef, revision: &str, failure: Option<Failure>, message: Option<&str>) -> BindingStatus {
+fn held(
+    name: &str,
+    pod: &PodRef,
+    revision: &str,
+    failure: Option<Failure>,
+    message: Option<&str>,
+) -> BindingStatus {
     BindingStatus {
         name: name.to_owned(),
         state: if failure.is_some() { BindingState::Degraded } else { BindingState::Bound },
@@ -168,7 +189,8 @@ fn held(name: &str, pod: &PodRef, revision: &str, failure: Option<Failure>, mess
 
 /// Ready while at least one server works; with the reason Degraded when not all do.
 fn ready(servers: &[BindingStatus]) -> Finding {
-    let bad: Vec<&BindingStatus> = servers.iter().filter(|server| server.state != BindingState::Bound).collect();
+    let bad: Vec<&BindingStatus> =
+        servers.iter().filter(|server| server.state != BindingState::Bound).collect();
     let Some(first) = bad.first() else {
         return Finding::holds(ConditionType::Ready, Reason::Bound, "");
     };
@@ -204,3 +226,6 @@ fn reason_of(text: &str) -> Option<Reason> {
     .into_iter()
     .find(|reason| reason.as_str() == text)
 }
+
+#[cfg(test)]
+mod tests;

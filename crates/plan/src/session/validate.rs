@@ -8,7 +8,9 @@ use berth_api::{AgentSession, Reason};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The server does not exist.
-    #[error("server {server:?} does not exist in namespace {namespace:?}; create the McpServer or remove it from spec.servers")]
+    #[error(
+        "server {server:?} does not exist in namespace {namespace:?}; create the McpServer or remove it from spec.servers"
+    )]
     ServerNotFound {
         /// Name of the server.
         server: String,

@@ -16,8 +16,12 @@ const ADDRESS_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Pauses between rounds over addresses that all refuse. A Service whose endpoints have just changed refuses for a moment, as
 /// kube-proxy writes its rules at most once a second; nothing was sent, so that trying again is safe.
-const REFUSED_PAUSES: [Duration; 4] =
-    [Duration::from_millis(100), Duration::from_millis(200), Duration::from_millis(400), Duration::from_millis(800)];
+const REFUSED_PAUSES: [Duration; 4] = [
+    Duration::from_millis(100),
+    Duration::from_millis(200),
+    Duration::from_millis(400),
+    Duration::from_millis(800),
+];
 
 /// A byte stream to an upstream.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -115,7 +119,9 @@ async fn connect(addresses: &[IpAddr], port: u16) -> Result<TcpStream, DialError
             Err(error) => error,
         };
         match pauses.next() {
-            Some(pause) if error.kind() == io::ErrorKind::ConnectionRefused => tokio::time::sleep(pause).await,
+            Some(pause) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                tokio::time::sleep(pause).await;
+            }
             _ => return Err(DialError::Connect { port, message: error.to_string() }),
         }
     }

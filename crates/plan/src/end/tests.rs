@@ -1,0 +1,176 @@
+//! The step machine, its report and its status, case by case.
+
+use super::*;
+use crate::session::validate::fixture::session;
+use berth_wire::Outcome;
+
+const DELETED: Moment = Moment(1_000_000);
+
+fn bounds() -> Ending {
+    ending(&session("{}"), &[], DELETED)
+}
+
+fn at(millis: i64) -> Moment {
+    Moment(DELETED.0 + millis)
+}
+
+fn holding(state: State) -> Holding {
+    Holding { server: "everything".into(), pod: "everything-x-0".into(), pod_uid: "pod-0".into(), state }
+}
+
+fn answered(phase: EndPhase, drain: Outcome, close: Outcome, remove: Outcome) -> State {
+    State::Answered(EndReport { phase, drain, close, remove })
+}
+
+fn confirmed() -> State {
+    answered(EndPhase::Ended, Outcome::NotNeeded, Outcome::Confirmed, Outcome::Confirmed)
+}
+
+fn draining() -> State {
+    answered(EndPhase::Draining, Outcome::Unconfirmed, Outcome::Unconfirmed, Outcome::Unconfirmed)
+}
+
+fn step(states: Vec<State>, now: Moment) -> Step {
+    let holdings: Vec<Holding> = states.into_iter().map(holding).collect();
+    next(&bounds(), &Observed { holdings: &holdings, unheard: false, told: false }, now)
+}
+
+fn report(states: Vec<State>) -> Report {
+    Report::new(EndReason::Completed, &states.into_iter().map(holding).collect::<Vec<_>>())
+}
+
+#[test]
+fn a_session_that_holds_nothing_is_told_at_once() {
+    assert_eq!(step(vec![], at(0)), Step::Tell(Report { reason: EndReason::Cleared, unconfirmed: vec![] }));
+}
+
+#[test]
+fn sidecars_that_were_not_asked_are_asked_together() {
+    assert_eq!(step(vec![State::Unasked, confirmed(), State::Unasked], at(0)), Step::Close(vec![0, 2]));
+}
+
+#[test]
+fn an_end_that_goes_on_is_looked_at_when_it_begins_to_show_and_then_now_and_again() {
+    assert_eq!(step(vec![draining()], at(100)), Step::Wait(at(2_000)));
+    assert_eq!(step(vec![draining()], at(2_000)), Step::Wait(at(7_000)));
+    assert_eq!(step(vec![State::Silent, confirmed()], at(3_000)), Step::Wait(at(4_000)));
+}
+
+#[test]
+fn the_bound_ends_it_whatever_is_left_and_not_a_millisecond_earlier() {
+    assert_eq!(bounds().bound(), at(45_000));
+    for state in [State::Silent, draining(), State::Unasked] {
+        let early = step(vec![state.clone()], at(44_999));
+        assert!(!matches!(early, Step::Tell(_)), "{early:?}");
+        let Step::Tell(report) = step(vec![state], at(45_000)) else { panic!("not told") };
+        assert!(!report.is_complete());
+    }
+}
+
+#[test]
+fn nothing_is_told_while_a_pod_may_hold_the_session_unheard() {
+    let observed = Observed { holdings: &[], unheard: true, told: false };
+    assert_eq!(next(&bounds(), &observed, at(0)), Step::Wait(at(1_000)));
+    assert!(matches!(next(&bounds(), &observed, at(45_000)), Step::Tell(_)));
+}
+
+#[test]
+fn it_is_done_when_it_is_told() {
+    let holdings = [holding(State::Silent)];
+    assert_eq!(
+        next(&bounds(), &Observed { holdings: &holdings, unheard: true, told: true }, at(0)),
+        Step::Done
+    );
+}
+
+#[test]
+fn the_longest_bounds_of_the_servers_count_and_the_sessions_own_drain_goes_first() {
+    let timeouts = |drain: &str, close: &str| Timeouts {
+        drain: berth_api::Duration::from_text(drain),
+        close: berth_api::Duration::from_text(close),
+        ..Timeouts::default()
+    };
+    let servers = [timeouts("1s", "9s"), timeouts("3s", "2s")];
+    let seconds = |session: &str| {
+        let ending = ending(&crate::session::validate::fixture::session(session), &servers, DELETED);
+        (ending.drain.as_secs(), ending.close.as_secs())
+    };
+    assert_eq!(seconds("{}"), (3, 9));
+    assert_eq!(seconds("{drainTimeout: 7s}"), (7, 9));
+}
+
+#[test]
+fn the_reason_is_the_specs_or_cleared() {
+    assert_eq!(bounds().reason, EndReason::Cleared);
+    assert_eq!(ending(&session("{end: {reason: Stopped}}"), &[], DELETED).reason, EndReason::Stopped);
+}
+
+#[test]
+fn a_pod_that_is_gone_or_dead_cannot_be_asked_unless_its_sidecar_told_before() {
+    let pod = |phase: &str| -> Pod {
+        serde_json::from_value(serde_json::json!({"status": {"phase": phase}})).unwrap()
+    };
+    let State::Answered(ended) = confirmed() else { unreachable!() };
+    let State::Answered(running) = draining() else { unreachable!() };
+    assert_eq!(first_state(None, None), State::Gone);
+    assert_eq!(first_state(Some(&pod("Failed")), None), State::Gone);
+    assert_eq!(first_state(Some(&pod("Running")), None), State::Unasked);
+    assert_eq!(first_state(Some(&pod("Running")), Some(running)), State::Unasked);
+    assert_eq!(first_state(None, Some(ended)), State::Answered(ended));
+}
+
+#[test]
+fn a_confirmed_end_is_a_normal_event_with_its_reason() {
+    let telling = report(vec![confirmed()]).telling();
+    assert_eq!((telling.type_, telling.reason), ("Normal", "Completed"));
+}
+
+#[test]
+fn an_unconfirmed_end_is_a_warning_that_names_reason_server_pod_and_steps() {
+    let no_delete = answered(EndPhase::Ended, Outcome::NotNeeded, Outcome::Unconfirmed, Outcome::Confirmed);
+    let telling = report(vec![no_delete]).telling();
+    assert_eq!((telling.type_, telling.reason), ("Warning", "CleanupIncomplete"));
+    assert_eq!(
+        telling.note,
+        "the session ended (Completed); not confirmed: server \"everything\" in pod \"everything-x-0\": close (not seen to be done)"
+    );
+    let causes = [
+        (State::Gone, "drain, close, remove (the pod is gone)"),
+        (State::Silent, "drain, close, remove (the sidecar gave no answer)"),
+        (draining(), "drain, close, remove (still running when the bound passed)"),
+    ];
+    for (state, text) in causes {
+        assert!(report(vec![state.clone()]).telling().note.ends_with(text), "{state:?}");
+    }
+}
+
+#[test]
+fn the_note_of_32_lost_pods_fits_an_event() {
+    assert!(report(vec![State::Gone; 32]).telling().note.len() <= 1024);
+}
+
+#[test]
+fn an_end_shows_as_a_condition_after_two_seconds() {
+    let mut session = session("{}");
+    session.status = serde_json::from_value(serde_json::json!({
+        "conditions": [
+            {"type": "Accepted", "status": "True", "reason": "Accepted", "message": "", "lastTransitionTime": "1970-01-01T00:00:01Z"},
+            {"type": "Ready", "status": "True", "reason": "Bound", "message": "", "lastTransitionTime": "1970-01-01T00:00:01Z"},
+        ],
+        "servers": [{"name": "everything", "state": "Bound"}],
+    }))
+    .unwrap();
+    let holdings = [holding(draining())];
+    assert_eq!(status::status(&session, &bounds(), &holdings, at(1_999)), None);
+    let shown = status::status(&session, &bounds(), &holdings, at(2_000)).unwrap();
+    let conditions: Vec<String> = shown
+        .conditions
+        .iter()
+        .map(|found| format!("{}={} {}", found.type_, found.status, found.reason))
+        .collect();
+    assert_eq!(conditions, ["Accepted=True Accepted", "Ready=False Draining", "Ended=False Draining"]);
+    assert_eq!(serde_json::to_value(shown.servers[0].state).unwrap(), "Ending");
+    // A look that finds nothing new writes nothing.
+    session.status = Some(shown.clone());
+    assert_eq!(status::status(&session, &bounds(), &holdings, at(9_000)), Some(shown));
+}

@@ -1,0 +1,236 @@
+//! Examples, and properties that hold whatever the pool looks like.
+
+use super::*;
+use crate::pod::Occupancy;
+use crate::server::fixture::{IMAGE, pool_pod, valid};
+use proptest::prelude::*;
+
+const NOW: Moment = Moment(1_000_000_000);
+
+fn claim(session: &str, subject: &str, pod: Option<&str>, created: i64) -> Claim {
+    Claim {
+        session: session.into(),
+        subject: Subject { issuer: String::new(), name: subject.into() },
+        pod: pod.map(Into::into),
+        created: Moment(created),
+    }
+}
+
+fn planned(yaml: &str, pods: &[PoolPod], claims: &[Claim]) -> Plan {
+    plan(&valid(yaml), &Observed { pods, claims, image: IMAGE }, NOW)
+}
+
+fn deleted(plan: &Plan) -> Vec<&str> {
+    plan.delete.iter().map(|pod| pod.uid.as_str()).collect()
+}
+
+#[test]
+fn an_empty_pool_gets_the_pods_for_its_warm_slots() {
+    let first = pool_pod(0, 50, &[]).name;
+    assert_eq!(planned("{}", &[], &[]).create, [first]);
+    assert_eq!(planned("{pool: {warm: 0}}", &[], &[]).create, Vec::<String>::new());
+    assert_eq!(planned("{pool: {warm: 5, sessionsPerPod: 2}}", &[], &[]).create.len(), 3);
+}
+
+#[test]
+fn sessions_that_wait_get_pods_beyond_the_warm_ones() {
+    let claims: Vec<Claim> = (0..3).map(|n| claim(&format!("s{n}"), "alice", None, n)).collect();
+    let plan = planned("{pool: {warm: 1, sessionsPerPod: 1}}", &[], &claims);
+    assert_eq!((plan.create.len(), plan.waiting, plan.wake.len()), (4, 3, 0));
+}
+
+#[test]
+fn a_pod_made_from_a_stale_cache_has_the_name_of_the_one_that_is_there() {
+    assert_eq!(planned("{}", &[], &[]).create, planned("{}", &[], &[]).create);
+    let pods = [pool_pod(1, 1, &["s"])];
+    assert_eq!(planned("{pool: {sessionsPerPod: 1}}", &pods, &[]).create, [pool_pod(0, 1, &[]).name]);
+}
+
+#[test]
+fn free_slots_wake_the_oldest_sessions_that_may_have_one() {
+    let pods = [pool_pod(0, 2, &[])];
+    let claims = [
+        claim("young", "bob", None, 9),
+        claim("second", "alice", None, 2),
+        claim("first", "alice", None, 1),
+        claim("old", "carol", None, 3),
+    ];
+    let plan = planned("{pool: {sessionsPerPod: 2, maxSessionsPerSubject: 1, maxPods: 1}}", &pods, &claims);
+    assert_eq!(plan.wake, ["first", "old"]);
+    assert_eq!(plan.waiting, 3);
+}
+
+#[test]
+fn a_pod_of_an_older_revision_goes_when_it_is_empty_and_not_before() {
+    let old =
+        |ordinal: u32, held: &[&str]| PoolPod { revision: "older".into(), ..pool_pod(ordinal, 50, held) };
+    let plan = planned("{}", &[old(0, &[]), old(1, &["s"])], &[]);
+    assert_eq!(deleted(&plan), ["pod-0"]);
+    assert_eq!(plan.create.len(), 1);
+}
+
+#[test]
+fn a_pod_with_an_older_image_goes_once_a_newer_one_is_ready() {
+    let aging = PoolPod { image: "berth:0".into(), ..pool_pod(0, 50, &[]) };
+    let starting = PoolPod { life: Life::Starting, ..pool_pod(1, 50, &[]) };
+    let first = planned("{}", std::slice::from_ref(&aging), &[]);
+    assert_eq!((deleted(&first), first.create.len()), (vec![], 1));
+    assert_eq!(deleted(&planned("{}", &[aging.clone(), starting], &[])), Vec::<&str>::new());
+    assert_eq!(deleted(&planned("{}", &[aging.clone(), pool_pod(1, 50, &[])], &[])), ["pod-0"]);
+    assert_eq!(deleted(&planned("{pool: {maxPods: 1}}", &[aging], &[])), ["pod-0"]);
+}
+
+#[test]
+fn a_pod_that_held_its_only_session_is_replaced() {
+    let mut used = pool_pod(0, 1, &[]);
+    used.occupancy.used = true;
+    let plan = planned("{pool: {sessionsPerPod: 1}}", &[used], &[]);
+    assert_eq!((deleted(&plan), plan.create.len()), (vec!["pod-0"], 1));
+}
+
+#[test]
+fn a_pod_that_has_not_told_what_it_holds_stays() {
+    let mut unknown = PoolPod { revision: "older".into(), ..pool_pod(0, 50, &[]) };
+    unknown.occupancy.synced = false;
+    assert_eq!(deleted(&planned("{}", &[unknown.clone()], &[])), Vec::<&str>::new());
+    let silent =
+        |since: i64| PoolPod { life: Life::NotReady { since: Moment(NOW.0 - since) }, ..unknown.clone() };
+    assert_eq!(deleted(&planned("{}", &[silent(119_000)], &[])), Vec::<&str>::new());
+    assert_eq!(deleted(&planned("{}", &[silent(120_000)], &[])), ["pod-0"]);
+}
+
+#[test]
+fn sessions_of_a_lost_pod_count_as_waiting() {
+    let mut lost =
+        PoolPod { life: Life::NotReady { since: Moment(NOW.0 - 60_000) }, ..pool_pod(0, 50, &["s"]) };
+    lost.occupancy.synced = false;
+    let plan =
+        planned("{pool: {warm: 0}}", &[lost, pool_pod(1, 50, &[])], &[claim("s", "alice", Some("pod-0"), 1)]);
+    assert_eq!((plan.wake.as_slice(), plan.delete.as_slice()), (&["s".to_owned()][..], &[][..]));
+}
+
+#[test]
+fn a_bound_on_sessions_bounds_the_free_slots_too() {
+    let pods = [pool_pod(0, 1, &["a"])];
+    let yaml = "{pool: {warm: 3, sessionsPerPod: 1, maxSessions: 2}}";
+    assert_eq!(planned(yaml, &pods, &[claim("a", "alice", Some("pod-0"), 1)]).create.len(), 1);
+}
+
+prop_compose! {
+    fn any_pod()(
+        ordinal in 0_u32..40,
+        slots in 1_u32..4,
+        held in 0_usize..5,
+        life in prop_oneof![
+            Just(Life::Starting), Just(Life::Ready), Just(Life::Terminating), Just(Life::Dead),
+            (0_i64..300_000).prop_map(|ago| Life::NotReady { since: Moment(NOW.0 - ago) }),
+        ],
+        synced: bool,
+        used: bool,
+        old: bool,
+    ) -> PoolPod {
+        let mut pod = pool_pod(ordinal, slots, &[]);
+        pod.occupancy.held = (0..held.min(slots as usize)).map(|n| format!("session-{ordinal}-{n}")).collect();
+        pod.occupancy.synced = synced;
+        pod.occupancy.used = used;
+        pod.life = life;
+        if old { pod.revision = "older".into(); }
+        pod
+    }
+}
+
+fn any_pool() -> impl Strategy<Value = Vec<PoolPod>> {
+    prop::collection::vec(any_pod(), 0..12).prop_map(|mut pods| {
+        pods.sort_by(|a, b| a.name.cmp(&b.name));
+        pods.dedup_by(|a, b| a.name == b.name);
+        pods
+    })
+}
+
+fn any_spec() -> impl Strategy<Value = String> {
+    (0_u32..6, 1_u32..4, 1_u32..15).prop_map(|(warm, slots, max)| {
+        format!("{{pool: {{warm: {warm}, sessionsPerPod: {slots}, maxPods: {max}}}}}")
+    })
+}
+
+fn any_claims() -> impl Strategy<Value = Vec<Claim>> {
+    (0_usize..8)
+        .prop_map(|number| (0..number).map(|n| claim(&format!("waiting-{n}"), "alice", None, 0)).collect())
+}
+
+/// The pool after a plan was carried out and everything settled.
+fn settle(mut pods: Vec<PoolPod>, plan: &Plan, slots: u32) -> Vec<PoolPod> {
+    pods.retain(|pod| pod.life != Life::Terminating && !plan.delete.iter().any(|gone| gone.uid == pod.uid));
+    for name in &plan.create {
+        let mut made = pool_pod(0, slots, &[]);
+        made.name.clone_from(name);
+        made.uid = format!("made-{name}");
+        pods.push(made);
+    }
+    for pod in &mut pods {
+        pod.occupancy.synced = true;
+        if !matches!(pod.life, Life::Dead) {
+            pod.life = Life::Ready;
+        }
+    }
+    pods
+}
+
+proptest! {
+    #[test]
+    fn there_are_never_more_pods_than_the_spec_allows(pods in any_pool(), claims in any_claims(), yaml in any_spec()) {
+        let plan = planned(&yaml, &pods, &claims);
+        let most = valid(&yaml).pool.max_pods as usize;
+        prop_assert!(plan.create.is_empty() || pods.len() + plan.create.len() <= most);
+    }
+
+    #[test]
+    fn a_pod_that_holds_a_session_or_may_hold_one_is_never_deleted(pods in any_pool(), claims in any_claims(), yaml in any_spec()) {
+        for gone in planned(&yaml, &pods, &claims).delete {
+            let pod = pods.iter().find(|pod| pod.uid == gone.uid).unwrap();
+            let dead = pod.life == Life::Dead;
+            prop_assert!(dead || pod.occupancy.held.is_empty(), "{pod:?}");
+            let may_hold = pod.life == Life::Ready && !pod.occupancy.synced;
+            prop_assert!(!may_hold, "{pod:?}");
+        }
+    }
+
+    #[test]
+    fn new_names_are_distinct_and_free(pods in any_pool(), claims in any_claims(), yaml in any_spec()) {
+        let mut names = planned(&yaml, &pods, &claims).create;
+        names.extend(pods.iter().map(|pod| pod.name.clone()));
+        let all = names.len();
+        names.sort();
+        names.dedup();
+        prop_assert_eq!(names.len(), all);
+    }
+
+    #[test]
+    fn a_pool_comes_to_rest_with_its_warm_slots_or_at_its_bound(pods in any_pool(), yaml in any_spec()) {
+        let server = valid(&yaml);
+        let mut pods = pods;
+        for _ in 0..12 {
+            let plan = planned(&yaml, &pods, &[]);
+            pods = settle(pods, &plan, server.pool.slots);
+        }
+        let plan = planned(&yaml, &pods, &[]);
+        prop_assert_eq!((&plan.create, &plan.delete), (&vec![], &vec![]), "{:?}", pods);
+        let free: u32 = pods.iter().filter(|pod| fit(pod, &server, IMAGE) == Fit::Current).map(PoolPod::free).sum();
+        prop_assert!(free >= server.pool.warm || pods.len() >= server.pool.max_pods as usize);
+    }
+
+    #[test]
+    fn a_pool_at_rest_keeps_no_pod_that_it_could_do_without(pods in any_pool(), yaml in any_spec()) {
+        let server = valid(&yaml);
+        let mut pods = pods;
+        for _ in 0..12 {
+            let plan = planned(&yaml, &pods, &[]);
+            pods = settle(pods, &plan, server.pool.slots);
+        }
+        let current = || pods.iter().filter(|pod| fit(pod, &server, IMAGE) == Fit::Current);
+        let free: u32 = current().map(PoolPod::free).sum();
+        for pod in current().filter(|pod| pod.occupancy == Occupancy { synced: true, ..Occupancy::default() }) {
+            prop_assert!(free - pod.free() < server.pool.warm, "{pod:?} of {pods:?}");
+        }
+    }
+}

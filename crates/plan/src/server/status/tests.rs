@@ -1,0 +1,83 @@
+//! What users read, case by case.
+
+use super::*;
+use crate::pod::Life;
+use crate::server::fixture::{IMAGE, pool_pod, server, valid};
+use crate::server::validate::{SecretState, validate};
+
+const NOW: Moment = Moment(1_000_000_000);
+
+fn of(yaml: &str, pods: &[PoolPod], waiting: u32, refused: Option<&Trouble>) -> McpServerStatus {
+    let valid = valid(yaml);
+    status(&server(yaml), &Found { server: Ok(&valid), pods, waiting, refused, image: IMAGE }, NOW)
+}
+
+fn ready(status: &McpServerStatus) -> String {
+    let ready = status.conditions.last().unwrap();
+    format!("{}={} {}", ready.type_, ready.status, ready.reason)
+}
+
+fn starting(trouble: Option<Reason>) -> PoolPod {
+    let trouble = trouble.map(|reason| Trouble { reason, message: "image \"x\": no such image".into() });
+    PoolPod { life: Life::Starting, trouble, ..pool_pod(0, 50, &[]) }
+}
+
+#[test]
+fn counts_speak_of_pods_that_take_sessions() {
+    let old = PoolPod { revision: "older".into(), ..pool_pod(3, 50, &["c"]) };
+    let status =
+        of("{}", &[pool_pod(0, 50, &["a", "b"]), pool_pod(1, 50, &[]), starting(None), old], 0, None);
+    assert_eq!((status.pods, status.ready_pods, status.sessions, status.free_slots), (4, 3, 3, 98));
+    assert_eq!((status.sessions_per_pod, ready(&status).as_str()), (Some(50), "Ready=True PoolReady"));
+    assert_eq!(status.revision, Some(valid("{}").key.revision));
+}
+
+#[test]
+fn a_pool_without_a_free_slot_says_why() {
+    let forbidden = Trouble { reason: Reason::PodForbidden, message: "no".into() };
+    let full = || vec![pool_pod(0, 1, &["a"])];
+    let table: [(&str, Vec<PoolPod>, Option<&Trouble>, &str); 7] = [
+        ("{}", vec![], None, "Ready=False PoolStarting"),
+        ("{}", vec![starting(None)], None, "Ready=False PoolStarting"),
+        ("{}", vec![starting(Some(Reason::ImagePullFailed))], None, "Ready=False ImagePullFailed"),
+        ("{}", vec![], Some(&forbidden), "Ready=False PodForbidden"),
+        ("{pool: {sessionsPerPod: 1, maxPods: 1}}", full(), None, "Ready=False LimitReached"),
+        ("{pool: {sessionsPerPod: 1, maxSessions: 1}}", full(), None, "Ready=False LimitReached"),
+        ("{pool: {warm: 0}}", vec![], None, "Ready=True PoolReady"),
+    ];
+    for (yaml, pods, refused, wanted) in table {
+        assert_eq!(ready(&of(yaml, &pods, 0, refused)), wanted, "{yaml} {pods:?}");
+    }
+}
+
+#[test]
+fn a_refused_server_is_not_ready_for_the_same_reason() {
+    let shared = server("{auth: {type: Shared, shared: {secretKeyRef: {name: token, key: value}}}}");
+    let refusal = validate(&shared, SecretState::Missing).unwrap_err();
+    let found = Found { server: Err(&refusal), pods: &[], waiting: 0, refused: None, image: IMAGE };
+    let status = status(&shared, &found, NOW);
+    let all: Vec<String> = status
+        .conditions
+        .iter()
+        .map(|found| format!("{}={} {}", found.type_, found.status, found.reason))
+        .collect();
+    assert_eq!(all, ["Accepted=True Accepted", "ResolvedRefs=False RefNotFound", "Ready=False RefNotFound"]);
+}
+
+#[test]
+fn an_unchanged_pool_has_an_unchanged_status() {
+    let mut held = server("{}");
+    held.status = Some(of("{}", &[pool_pod(0, 50, &[])], 0, None));
+    let valid = valid("{}");
+    let pods = [pool_pod(0, 50, &[])];
+    let found = Found { server: Ok(&valid), pods: &pods, waiting: 0, refused: None, image: IMAGE };
+    assert_eq!(Some(status(&held, &found, Moment(NOW.0 + 3_600_000))), held.status);
+}
+
+#[test]
+fn refusals_of_pods_are_told_by_kind() {
+    let reason = |message: &str| create_trouble(message).map(|trouble| trouble.reason);
+    assert_eq!(reason("pods \"x\" is forbidden: exceeded quota: q"), Some(Reason::QuotaExceeded));
+    assert_eq!(reason("pods \"x\" is forbidden: violates PodSecurity"), Some(Reason::PodForbidden));
+    assert_eq!(reason("unable to create new content in namespace demo because it is being terminated"), None);
+}

@@ -1,0 +1,195 @@
+//! Examples, and properties that hold whatever the pool looks like.
+
+use super::*;
+use crate::pod::Life;
+use crate::server::fixture::{IMAGE, pool_pod, valid};
+use berth_wire::{Activity, Generation};
+use proptest::prelude::*;
+
+const NOW: Moment = Moment(1_000_000_000);
+
+fn report(state: SessionState, in_flight: u32) -> SessionReport {
+    SessionReport {
+        uid: "me".into(),
+        generation: Generation::default(),
+        state,
+        failure: None,
+        message: None,
+        activity: Activity { in_flight, ..Activity::default() },
+        end: None,
+    }
+}
+
+fn observed(pods: &[PoolPod]) -> Observed<'_> {
+    Observed {
+        session: "me",
+        pods,
+        reports: &[],
+        promised: None,
+        refused_by: &[],
+        held: 0,
+        held_by_subject: 0,
+        image: IMAGE,
+    }
+}
+
+fn old(ordinal: u32, held: &[&str]) -> PoolPod {
+    PoolPod { revision: "older".into(), ..pool_pod(ordinal, 50, held) }
+}
+
+fn not_ready(ordinal: u32, for_millis: i64) -> PoolPod {
+    let mut pod = PoolPod {
+        life: Life::NotReady { since: Moment(NOW.0 - for_millis) },
+        ..pool_pod(ordinal, 50, &["me"])
+    };
+    pod.occupancy.synced = false;
+    pod
+}
+
+/// The decision in short: its name and the pod's UID, or the reason.
+fn decided(yaml: &str, observed: &Observed<'_>) -> String {
+    match decide(&valid(yaml), observed, NOW) {
+        Decision::Keep(pod) => format!("keep {}", pod.uid),
+        Decision::Take(pod) => format!("take {}", pod.uid),
+        Decision::Leave(pod) => format!("leave {}", pod.uid),
+        Decision::Wait(wait) => format!("wait {}", wait.reason()),
+    }
+}
+
+#[test]
+fn a_session_takes_the_fullest_pod_that_can_have_it() {
+    let mut starting = pool_pod(2, 50, &["a", "b", "c"]);
+    starting.life = Life::Starting;
+    let pods = [
+        pool_pod(0, 50, &[]),
+        pool_pod(1, 50, &["a"]),
+        starting,
+        old(3, &["a", "b"]),
+        pool_pod(4, 1, &["a"]),
+    ];
+    assert_eq!(decided("{}", &observed(&pods)), "take pod-1");
+    let refused = ["pod-1".to_owned()];
+    assert_eq!(decided("{}", &Observed { refused_by: &refused, ..observed(&pods) }), "take pod-0");
+    assert_eq!(decided("{}", &observed(&pods[2..])), "wait Pending");
+}
+
+#[test]
+fn a_pod_with_another_image_is_the_last_resort() {
+    let aging = PoolPod { image: "berth:0".into(), ..pool_pod(0, 50, &["a"]) };
+    let pods = [aging, pool_pod(1, 50, &[])];
+    assert_eq!(decided("{}", &observed(&pods)), "take pod-1");
+    assert_eq!(decided("{}", &observed(&pods[..1])), "take pod-0");
+}
+
+#[test]
+fn a_session_stays_where_a_sidecar_holds_it() {
+    let pods = [pool_pod(0, 50, &["a"]), pool_pod(1, 50, &["me"])];
+    let reports = [("pod-1".to_owned(), report(SessionState::Connected, 0))];
+    assert_eq!(decided("{}", &Observed { reports: &reports, ..observed(&pods) }), "keep pod-1");
+    // Even past the bounds, which are for new sessions.
+    let full = Observed { reports: &reports, held: 9, held_by_subject: 9, ..observed(&pods) };
+    assert_eq!(decided("{pool: {maxSessions: 1, maxSessionsPerSubject: 1}}", &full), "keep pod-1");
+}
+
+#[test]
+fn a_promise_stands_until_the_sidecar_is_heard_and_after_its_restart() {
+    let mut unheard = pool_pod(1, 50, &["me"]);
+    unheard.occupancy.synced = false;
+    for pod in [unheard, pool_pod(1, 50, &["me"]), not_ready(1, 59_999)] {
+        let pods = [pool_pod(0, 50, &["a"]), pod];
+        assert_eq!(decided("{}", &Observed { promised: Some("pod-1"), ..observed(&pods) }), "keep pod-1");
+    }
+}
+
+#[test]
+fn a_session_whose_pod_is_lost_is_placed_anew() {
+    let terminating = PoolPod { life: Life::Terminating, ..pool_pod(1, 50, &["me"]) };
+    for lost in [Some(terminating), Some(not_ready(1, 60_000)), None] {
+        let pods: Vec<PoolPod> = lost.into_iter().chain([pool_pod(0, 50, &[])]).collect();
+        assert_eq!(decided("{}", &Observed { promised: Some("pod-1"), ..observed(&pods) }), "take pod-0");
+    }
+}
+
+#[test]
+fn a_session_never_goes_back_to_a_pod_in_which_it_ended() {
+    let pods = [pool_pod(0, 50, &["a", "b"]), pool_pod(1, 50, &[])];
+    for state in [SessionState::Ended, SessionState::Ending] {
+        let reports = [("pod-0".to_owned(), report(state, 0))];
+        let observed = Observed { reports: &reports, promised: Some("pod-0"), ..observed(&pods) };
+        assert_eq!(decided("{}", &observed), "take pod-1");
+    }
+}
+
+#[test]
+fn of_two_pods_that_hold_it_the_promised_one_counts() {
+    let pods = [pool_pod(0, 50, &["me"]), pool_pod(1, 50, &["me"])];
+    let held = |pod: &str| (pod.to_owned(), report(SessionState::Idle, 0));
+    let reports = [held("pod-0"), held("pod-1")];
+    assert_eq!(
+        decided("{}", &Observed { reports: &reports, promised: Some("pod-1"), ..observed(&pods) }),
+        "keep pod-1"
+    );
+}
+
+#[test]
+fn an_idle_session_leaves_an_older_revision_when_there_is_a_slot_for_it() {
+    let pods = [old(0, &["me"]), pool_pod(1, 50, &[])];
+    let at = |in_flight| [("pod-0".to_owned(), report(SessionState::Connected, in_flight))];
+    assert_eq!(decided("{}", &Observed { reports: &at(0), ..observed(&pods) }), "leave pod-0");
+    assert_eq!(decided("{}", &Observed { reports: &at(1), ..observed(&pods) }), "keep pod-0");
+    assert_eq!(decided("{}", &Observed { reports: &at(0), ..observed(&pods[..1]) }), "keep pod-0");
+}
+
+#[test]
+fn bounds_on_sessions_are_named() {
+    let pods = [pool_pod(0, 50, &[])];
+    let two = Observed { held: 2, held_by_subject: 1, ..observed(&pods) };
+    assert_eq!(decided("{pool: {maxSessions: 3, maxSessionsPerSubject: 2}}", &two), "take pod-0");
+    assert_eq!(decided("{pool: {maxSessions: 2}}", &two), "wait LimitReached");
+    assert_eq!(decided("{pool: {maxSessionsPerSubject: 1}}", &two), "wait LimitReached");
+    assert_eq!(decided("{pool: {maxSessions: 0}}", &observed(&pods)), "wait LimitReached");
+}
+
+prop_compose! {
+    fn any_pod(ordinal: u32)(
+        slots in 0_u32..4,
+        held in 0_usize..5,
+        ready: bool,
+        synced: bool,
+        used: bool,
+        revision in prop_oneof![Just(None), Just(Some("older"))],
+    ) -> PoolPod {
+        let mut pod = pool_pod(ordinal, slots, &[]);
+        pod.occupancy.held = (0..held).map(|n| format!("session-{n}")).collect();
+        pod.occupancy.synced = synced;
+        pod.occupancy.used = used;
+        if !ready { pod.life = Life::Starting; }
+        if let Some(revision) = revision { pod.revision = revision.into(); }
+        pod
+    }
+}
+
+fn any_pool() -> impl Strategy<Value = Vec<PoolPod>> {
+    (any_pod(0), any_pod(1), any_pod(2), any_pod(3)).prop_map(|(a, b, c, d)| vec![a, b, c, d])
+}
+
+proptest! {
+    #[test]
+    fn a_placement_always_has_a_free_slot_in_a_ready_pod_of_the_current_revision(pods in any_pool()) {
+        let server = valid("{}");
+        if let Decision::Take(pod) = decide(&server, &observed(&pods), NOW) {
+            prop_assert!(pod.free() > 0 && pod.is_placeable() && pod.revision == server.key.revision);
+            let fuller = pods.iter().filter(|other| other.is_placeable() && other.revision == server.key.revision);
+            let same = fuller.filter(|other| fit(other, &server, IMAGE) == fit(pod, &server, IMAGE) && other.free() > 0);
+            prop_assert!(same.map(PoolPod::free).min() == Some(pod.free()));
+        }
+    }
+
+    #[test]
+    fn a_session_waits_only_when_no_pod_can_have_it(pods in any_pool()) {
+        let server = valid("{}");
+        if decide(&server, &observed(&pods), NOW) == Decision::Wait(Wait::NoSlot { server: "everything".into() }) {
+            prop_assert!(!pods.iter().any(|pod| pod.free() > 0 && pod.is_placeable() && pod.revision == server.key.revision));
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! What users read, case by case.
+
+use super::*;
+use crate::server::fixture::{pool_pod, valid};
+use crate::session::validate::fixture::session;
+use berth_wire::{Activity, Generation, SessionState};
+
+const NOW: Moment = Moment(1_000_000_000);
+const GATEWAY: &str = "http://gateway.berth.svc:8080/";
+
+fn report(failure: Option<Failure>, message: Option<&str>) -> SessionReport {
+    SessionReport {
+        uid: "77-session".into(),
+        generation: Generation::default(),
+        state: SessionState::Idle,
+        failure,
+        message: message.map(Into::into),
+        activity: Activity::default(),
+        end: None,
+    }
+}
+
+fn held(failure: Option<Failure>, message: Option<&str>) -> Outcome {
+    Outcome::kept(&valid("{}"), &pool_pod(0, 50, &["77-session"]), Some(report(failure, message)))
+}
+
+fn waiting() -> Outcome {
+    Outcome::Waiting(Wait::NoSlot { server: "everything".into() })
+}
+
+fn refused() -> Outcome {
+    Outcome::Refused(Refusal::ServerNotFound { server: "gone".into(), namespace: "demo".into() })
+}
+
+fn two_servers() -> AgentSession {
+    session("{servers: [{name: a}, {name: b}]}")
+}
+
+/// Type, status and reason of each condition.
+fn conditions(status: &AgentSessionStatus) -> Vec<String> {
+    let text = |found: &k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition| {
+        format!("{}={} {}", found.type_, found.status, found.reason)
+    };
+    status.conditions.iter().map(text).collect()
+}
+
+fn ready(session: &AgentSession, outcomes: &[Outcome]) -> String {
+    conditions(&status(session, outcomes, GATEWAY, NOW)).pop().unwrap()
+}
+
+#[test]
+fn a_bound_session_says_where_and_under_which_url() {
+    let status = status(&session("{}"), &[held(None, None)], GATEWAY, NOW);
+    assert_eq!(
+        conditions(&status),
+        ["Accepted=True Accepted", "ResolvedRefs=True ResolvedRefs", "Ready=True Bound"]
+    );
+    assert_eq!(
+        serde_json::to_value(&status.servers).unwrap(),
+        serde_json::json!([{
+            "name": "everything",
+            "state": "Bound",
+            "revision": valid("{}").key.revision,
+            "url": "http://gateway.berth.svc:8080/demo/chat/everything/mcp",
+            "podRef": {"name": pool_pod(0, 50, &[]).name, "uid": "pod-0", "address": "10.0.0.1", "serverUid": "0a1b-server"},
+        }])
+    );
+}
+
+#[test]
+fn a_missing_server_is_an_unresolved_reference() {
+    let status = status(&session("{}"), &[refused()], GATEWAY, NOW);
+    assert_eq!(
+        conditions(&status),
+        ["Accepted=True Accepted", "ResolvedRefs=False RefNotFound", "Ready=False RefNotFound"]
+    );
+    assert_eq!(status.servers[0].url, None);
+}
+
+#[test]
+fn one_bad_server_of_two_leaves_the_session_ready_and_degraded() {
+    let down = || held(Some(Failure::UpstreamUnreachable), Some("connect refused"));
+    assert_eq!(ready(&two_servers(), &[held(None, None), refused()]), "Ready=True Degraded");
+    assert_eq!(ready(&two_servers(), &[down(), held(None, None)]), "Ready=True Degraded");
+    assert_eq!(ready(&two_servers(), &[down(), refused()]), "Ready=False UpstreamUnreachable");
+    assert_eq!(ready(&session("{}"), &[down()]), "Ready=False UpstreamUnreachable");
+}
+
+#[test]
+fn a_failed_upstream_shows_its_reason_and_a_bounded_error() {
+    let long = "é".repeat(500);
+    let status = status(&session("{}"), &[held(Some(Failure::Unauthorized), Some(&long))], GATEWAY, NOW);
+    let server = &status.servers[0];
+    assert_eq!((server.state, server.reason.as_deref()), (BindingState::Degraded, Some("Unauthorized")));
+    assert!(server.last_error.as_ref().unwrap().len() <= ERROR_BYTES && server.url.is_some());
+}
+
+#[test]
+fn a_session_that_waits_too_long_says_so_at_its_deadline_and_not_before() {
+    let mut session = session("{bindTimeout: 10s}");
+    session.metadata.creation_timestamp = Some(NOW.to_api());
+    let at = |millis: i64| {
+        let now = Moment(NOW.0 + millis);
+        (status(&session, &[waiting()], GATEWAY, now), next_look(&session, &[waiting()], now))
+    };
+    let (early, next) = at(9_999);
+    assert_eq!(conditions(&early).pop().unwrap(), "Ready=False Pending");
+    assert_eq!(next, Some(Moment(NOW.0 + 10_000)));
+    let (late, next) = at(10_000);
+    assert_eq!(conditions(&late).pop().unwrap(), "Ready=False BindTimeout");
+    assert_eq!(next, Some(Moment(NOW.0 + 40_000)));
+}
+
+#[test]
+fn a_bound_on_sessions_is_not_a_timeout() {
+    let limit = Outcome::Waiting(Wait::Sessions { server: "everything".into(), most: 1 });
+    let mut session = session("{bindTimeout: 10s}");
+    session.metadata.creation_timestamp = Some(Moment(0).to_api());
+    assert_eq!(ready(&session, &[limit]), "Ready=False LimitReached");
+}
+
+#[test]
+fn while_a_sidecar_is_unheard_what_was_said_before_stands() {
+    let mut session = session("{}");
+    let failed = held(Some(Failure::Unauthorized), Some("no"));
+    session.status = Some(status(&session, &[failed], GATEWAY, NOW));
+    let unheard = Outcome::kept(&valid("{}"), &pool_pod(0, 50, &[]), None);
+    let later = Moment(NOW.0 + 60_000);
+    assert_eq!(Some(status(&session, &[unheard], GATEWAY, later)), session.status);
+    let elsewhere = Outcome::kept(&valid("{}"), &pool_pod(1, 50, &[]), None);
+    assert_eq!(ready(&session, &[elsewhere]), "Ready=True Bound");
+}
+
+#[test]
+fn a_slot_in_a_pod_that_nobody_can_reach_is_not_bound() {
+    let mut pod = pool_pod(0, 50, &[]);
+    pod.life = Life::NotReady { since: NOW };
+    pod.occupancy.synced = false;
+    assert_eq!(ready(&session("{}"), &[Outcome::kept(&valid("{}"), &pod, None)]), "Ready=False Pending");
+    assert_eq!(ready(&session("{}"), &[silent(&valid("{}"), &pod, None, "refused")]), "Ready=False Pending");
+}
+
+#[test]
+fn a_settled_session_looks_again_at_no_time_of_its_own() {
+    let session = session("{}");
+    assert_eq!(next_look(&session, &[held(None, None), refused()], NOW), None);
+    let outdated = Outcome::kept(
+        &valid("{}"),
+        &crate::pod::PoolPod { revision: "older".into(), ..pool_pod(0, 50, &[]) },
+        None,
+    );
+    assert_eq!(next_look(&session, &[outdated], NOW), Some(Moment(NOW.0 + 2_000)));
+}
+
+#[test]
+fn the_status_of_32_failing_servers_is_small() {
+    let names: Vec<String> = (0..32).map(|n| format!("{{name: server-{n}}}")).collect();
+    let session = session(&format!("{{servers: [{}]}}", names.join(", ")));
+    let outcomes = vec![held(Some(Failure::ProtocolError), Some(&"x".repeat(2 << 20))); 32];
+    let status = status(&session, &outcomes, GATEWAY, NOW);
+    assert!(serde_json::to_string(&status).unwrap().len() < 32 << 10);
+}

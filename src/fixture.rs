@@ -1,0 +1,131 @@
+//! A stand-in for the API server, and a context that talks to it, for tests of effects.
+
+use crate::ca::Ca;
+use crate::context::{Clock, Context, Settings, Triggers};
+use crate::controller::retry::Failures;
+use crate::fleet::Fleet;
+use crate::metrics::Metrics;
+use crate::slots::Slots;
+use crate::watch::Stores;
+use axum::Router;
+use axum::extract::Request;
+use axum::response::{IntoResponse, Response};
+use berth_api::AgentSession;
+use berth_net::client::PeerClient;
+use http::{Method, StatusCode, header};
+use http_body_util::BodyExt;
+use kube::Client;
+use kube::runtime::reflector;
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use std::sync::{Arc, Mutex};
+use tokio_util::sync::CancellationToken;
+
+/// A request that reached the stand-in.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// Its method.
+    pub method: Method,
+    /// Its path, without the query.
+    pub path: String,
+    /// Its body; null without one.
+    pub body: Value,
+}
+
+/// The requests that reached the stand-in, those for Secrets left out.
+#[derive(Clone, Default)]
+pub struct Log(Arc<Mutex<Vec<Seen>>>);
+
+impl Log {
+    /// The requests so far, taken out.
+    pub fn take(&self) -> Vec<Seen> {
+        std::mem::take(&mut *self.0.lock().unwrap())
+    }
+
+    /// Method and path of the requests so far, taken out.
+    pub fn lines(&self) -> Vec<String> {
+        self.take().iter().map(|seen| format!("{} {}", seen.method, seen.path)).collect()
+    }
+}
+
+/// A context whose API server answers as `answer` says: an HTTP status and a body. Secrets do not exist and may be created.
+pub async fn context(
+    answer: impl Fn(&Seen) -> (u16, Value) + Clone + Send + Sync + 'static,
+) -> (Context, Log) {
+    let log = Log::default();
+    let seen_by = log.clone();
+    let router = Router::new().fallback(move |request: Request| {
+        let (answer, log) = (answer.clone(), seen_by.clone());
+        async move { reply(request, &answer, &log).await }
+    });
+    let client = Client::new(router, "default");
+    let clock = Clock::SYSTEM;
+    let ca = Ca::open(client.clone(), "berth", clock.now()).await.unwrap();
+    let (identity, _) = ca.own_identity(clock.now()).unwrap();
+    let (triggers, slots) = (Triggers::default(), Arc::new(Slots::default()));
+    let metrics = Metrics::new(&mut Registry::default());
+    let fleet = Fleet::new(
+        PeerClient::new(identity),
+        triggers.clone(),
+        slots.clone(),
+        metrics.clone(),
+        CancellationToken::new(),
+    );
+    let stores = Stores {
+        servers: reflector::store().0,
+        sessions: reflector::store().0,
+        pods: reflector::store().0,
+        secrets: reflector::store().0,
+    };
+    let settings = Settings { sidecar_image: "berth:1".into(), gateway_url: "http://gateway.test".into() };
+    let failures = Failures::default();
+    (Context { client, stores, fleet, slots, ca, triggers, failures, metrics, clock, settings }, log)
+}
+
+async fn reply(request: Request, answer: &(impl Fn(&Seen) -> (u16, Value) + Sync), log: &Log) -> Response {
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let bytes = request.into_body().collect().await.unwrap().to_bytes();
+    let seen = Seen { method, path, body: serde_json::from_slice(&bytes).unwrap_or_default() };
+    let (code, body) = if seen.path.contains("/secrets") {
+        if seen.method == Method::GET {
+            failure(404, "NotFound", "no such secret")
+        } else {
+            (201, seen.body.clone())
+        }
+    } else {
+        let answered = answer(&seen);
+        log.0.lock().unwrap().push(seen);
+        answered
+    };
+    (StatusCode::from_u16(code).unwrap(), [(header::CONTENT_TYPE, "application/json")], body.to_string())
+        .into_response()
+}
+
+/// The API server's form of an error.
+pub fn failure(code: u16, reason: &str, message: &str) -> (u16, Value) {
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "reason": reason, "message": message, "code": code,
+    });
+    (code, status)
+}
+
+/// A session that was deleted an hour ago and holds its finalizer, with what `status` says.
+pub fn deleted_session(status: &Value) -> AgentSession {
+    serde_json::from_value(json!({
+        "apiVersion": "berth.dev/v1alpha1",
+        "kind": "AgentSession",
+        "metadata": {
+            "name": "chat", "namespace": "demo", "uid": "77-session", "generation": 2,
+            "finalizers": ["other.test/first", "berth.dev/session-cleanup"],
+            "deletionTimestamp": "2026-01-01T00:00:00Z",
+        },
+        "spec": {
+            "subject": {"issuer": "", "name": "alice"},
+            "servers": [{"name": "everything"}],
+            "end": {"reason": "Completed"},
+        },
+        "status": status,
+    }))
+    .unwrap()
+}

@@ -1,0 +1,68 @@
+//! What the streams tell, taken into the fleet; a change asks for looks at what it concerns.
+
+use crate::fleet::Fleet;
+use berth_wire::{SessionReport, SessionState};
+use std::collections::HashSet;
+
+impl Fleet {
+    /// The stream of a pod is down: what it said stands until it is up again.
+    pub(super) fn lost(&self, pod_uid: &str) {
+        let server = self.with(|pods| {
+            let sidecar = pods.get_mut(pod_uid)?;
+            std::mem::take(&mut sidecar.synced).then(|| sidecar.server.clone())
+        });
+        if let Some(server) = server {
+            self.shared.triggers.servers.fire(server);
+        }
+    }
+
+    /// A sidecar reports a session.
+    pub(super) fn reported(&self, pod_uid: &str, report: &SessionReport) {
+        let session = report.uid.clone();
+        // Tombstones of sessions whose object is gone would pile up for the pod's life.
+        let known = self.shared.slots.object(&session).is_some();
+        let changed = self.with(|pods| {
+            let sidecar = pods.get_mut(pod_uid)?;
+            let over = report.state == SessionState::Ended;
+            let before = if over && !known {
+                sidecar.reports.remove(&session)
+            } else {
+                sidecar.reports.insert(session.clone(), report.clone())
+            };
+            sidecar.used |= over;
+            let same = before.as_ref().is_some_and(|before| is_same(before, report));
+            let was_over = before.is_some_and(|before| before.state == SessionState::Ended);
+            (!same).then(|| (over != was_over).then(|| sidecar.server.clone()))
+        });
+        if let Some(server) = changed {
+            self.look_at(&session);
+            if let Some(server) = server {
+                self.shared.triggers.servers.fire(server);
+            }
+        }
+    }
+
+    /// A sidecar has told everything: `told` are the sessions that it knows. Who was promised a slot there and is not known is
+    /// looked at: the sidecar was restarted.
+    pub(super) fn synced(&self, pod_uid: &str, told: &HashSet<String>) {
+        let synced = self.with(|pods| {
+            let sidecar = pods.get_mut(pod_uid)?;
+            sidecar.reports.retain(|session, _| told.contains(session));
+            sidecar.synced = true;
+            Some((sidecar.server.clone(), sidecar.target.server_uid.clone()))
+        });
+        if let Some((server, server_uid)) = synced {
+            let promised = self.shared.slots.promised_to(&server_uid, pod_uid);
+            for session in &promised {
+                self.look_at(session);
+            }
+            self.shared.triggers.servers.fire(server);
+        }
+    }
+}
+
+/// Whether two reports are the same but for counts, which change with every call and concern nobody.
+fn is_same(a: &SessionReport, b: &SessionReport) -> bool {
+    let quiet = SessionReport { activity: a.activity, ..b.clone() };
+    *a == quiet
+}
