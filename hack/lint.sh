@@ -29,6 +29,26 @@ for crate in berth-api berth-wire berth-plan berth-mcp; do
   forbid "$crate" tokio "it holds decisions and types, no effects"
   forbid "$crate" kube-client "it holds decisions and types, no effects"
 done
+# allow CRATE [OURS]...: the directions of ARCHITECTURE.md section 2.
+allow() {
+  local crate=$1 used
+  shift
+  used=$(cargo tree --locked --edges normal --depth 1 --prefix none -p "$crate" | sed -n '2,$s/^\(berth-[a-z]*\) .*/\1/p' | sort -u)
+  for dependency in $used; do
+    [[ " $* " == *" $dependency "* ]] || die "$crate depends on $dependency, against the directions in ARCHITECTURE.md"
+  done
+}
+allow berth-api
+allow berth-wire
+allow berth-mcp
+allow berth-net berth-wire
+allow berth-plan berth-api berth-wire
+allow berth-sidecar berth-mcp berth-net berth-wire
+allow berth-gateway berth-api berth-mcp berth-net berth-wire
+allow berth-operator berth-api berth-net berth-plan berth-wire
+if grep -rnE '(SystemTime|Instant|Timestamp)::now|std::(env|fs|net|thread)' crates/plan/src; then
+  die "berth-plan reaches for the clock or the system: what it needs must be a parameter"
+fi
 forbid berth-sidecar kube-core "it holds users' credentials and must not reach Kubernetes"
 echo "imports point one way"
 

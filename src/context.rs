@@ -34,6 +34,8 @@ pub struct Context {
     pub metrics: Metrics,
     /// The clock.
     pub clock: Clock,
+    /// When this process began to reconcile.
+    pub started: Moment,
     /// Fixed settings.
     pub settings: Settings,
 }

@@ -22,9 +22,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
-/// Sessions looked at at once.
+/// Sessions reconciled at once.
 const SESSIONS: u16 = 16;
-/// Servers looked at at once.
+/// Servers reconciled at once.
 const SERVERS: u16 = 4;
 /// How long changes around one server are collected before it is looked at.
 const SERVER_DEBOUNCE: Duration = Duration::from_millis(50);
@@ -39,11 +39,11 @@ pub enum Error {
     #[error(transparent)]
     Server(#[from] server::Error),
     /// The reconcile panicked.
-    #[error("the look at this object ended in a panic: {0}")]
+    #[error("the reconcile of this object ended in a panic: {0}")]
     Panic(String),
 }
 
-/// Runs both controllers until `cancel`; looks that are under way then finish.
+/// Runs both controllers until `cancel`; reconciles that are under way then finish.
 pub async fn run(ctx: Arc<Context>, cancel: CancellationToken) {
     let servers = drive(
         Kind::McpServer,
@@ -64,7 +64,7 @@ pub async fn run(ctx: Arc<Context>, cancel: CancellationToken) {
     future::join(servers, sessions).await;
 }
 
-/// Runs one controller. Its looks come from `trigger` alone: one watch a kind feeds both controllers (see `watch`).
+/// Runs one controller. Its reconciles come from `trigger` alone: one watch a kind feeds both controllers (see `watch`).
 fn drive<K, F, Fut>(
     kind: Kind,
     ctx: &Arc<Context>,
@@ -100,7 +100,7 @@ where
         })
 }
 
-/// One look: counted, and a panic becomes an error of this object instead of the end of the controller.
+/// One reconcile: counted, and a panic becomes an error of this object instead of the end of the controller.
 async fn guarded<K, F, Fut>(kind: Kind, object: Arc<K>, ctx: Arc<Context>, look: F) -> Result<Action, Error>
 where
     K: Resource<DynamicType = ()>,
@@ -129,7 +129,7 @@ fn failed<K: Resource<DynamicType = ()>>(kind: Kind, object: &K, error: &Error, 
         name = object.name_any(),
         %error,
         retry_seconds = pause.as_secs_f64(),
-        "look failed"
+        "reconcile failed"
     );
     Action::requeue(pause)
 }
@@ -139,7 +139,7 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no text".to_owned())
 }
 
-/// The end of every look that went well: look again at the next deadline, or after a while in any case, since an event can
+/// The end of every reconcile that went well: again at the next deadline, or after a while in any case, since an event can
 /// be lost.
 fn requeue(uid: &str, next: Option<Moment>, now: Moment) -> Action {
     let resync = retry::resync(uid);

@@ -10,12 +10,14 @@ use crate::watch::Stores;
 use axum::Router;
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
-use berth_api::AgentSession;
+use berth_api::{AgentSession, McpServer};
 use berth_net::client::PeerClient;
+use berth_plan::time::Moment;
 use http::{Method, StatusCode, header};
 use http_body_util::BodyExt;
-use kube::Client;
-use kube::runtime::reflector;
+use kube::runtime::reflector::{Lookup, Store};
+use kube::runtime::{reflector, watcher};
+use kube::{Client, Resource};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
@@ -48,7 +50,8 @@ impl Log {
     }
 }
 
-/// A context whose API server answers as `answer` says: an HTTP status and a body. Secrets do not exist and may be created.
+/// A context whose API server answers as `answer` says: an HTTP status and a body. Secrets do not exist and may be
+/// created; `unreadable` cannot be read.
 pub async fn context(
     answer: impl Fn(&Seen) -> (u16, Value) + Clone + Send + Sync + 'static,
 ) -> (Context, Log) {
@@ -79,7 +82,9 @@ pub async fn context(
     };
     let settings = Settings { sidecar_image: "berth:1".into(), gateway_url: "http://gateway.test".into() };
     let failures = Failures::default();
-    (Context { client, stores, fleet, slots, ca, triggers, failures, metrics, clock, settings }, log)
+    // It has run for long: nothing waits for what a start brings.
+    let started = Moment(0);
+    (Context { client, stores, fleet, slots, ca, triggers, failures, metrics, clock, started, settings }, log)
 }
 
 async fn reply(request: Request, answer: &(impl Fn(&Seen) -> (u16, Value) + Sync), log: &Log) -> Response {
@@ -87,7 +92,9 @@ async fn reply(request: Request, answer: &(impl Fn(&Seen) -> (u16, Value) + Sync
     let bytes = request.into_body().collect().await.unwrap().to_bytes();
     let seen = Seen { method, path, body: serde_json::from_slice(&bytes).unwrap_or_default() };
     let (code, body) = if seen.path.contains("/secrets") {
-        if seen.method == Method::GET {
+        if seen.path.ends_with("/unreadable") {
+            failure(500, "InternalError", "etcd is away")
+        } else if seen.method == Method::GET {
             failure(404, "NotFound", "no such secret")
         } else {
             (201, seen.body.clone())
@@ -99,6 +106,18 @@ async fn reply(request: Request, answer: &(impl Fn(&Seen) -> (u16, Value) + Sync
     };
     (StatusCode::from_u16(code).unwrap(), [(header::CONTENT_TYPE, "application/json")], body.to_string())
         .into_response()
+}
+
+/// A store that holds `objects`.
+pub fn store_of<K>(objects: Vec<K>) -> Store<K>
+where
+    K: Resource<DynamicType = ()> + Lookup<DynamicType = ()> + Clone + 'static,
+{
+    let (store, mut writer) = reflector::store();
+    for object in objects {
+        writer.apply_watcher_event(&watcher::Event::Apply(object));
+    }
+    store
 }
 
 /// The API server's form of an error.
@@ -126,6 +145,19 @@ pub fn deleted_session(status: &Value) -> AgentSession {
             "end": {"reason": "Completed"},
         },
         "status": status,
+    }))
+    .unwrap()
+}
+
+/// The server of that name, with the UID `server` and what `spec` says beside its transport.
+pub fn server(name: &str, spec: &Value) -> McpServer {
+    let mut whole = json!({"transport": {"type": "Http", "http": {"url": "http://everything.test/mcp"}}});
+    whole.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+    serde_json::from_value(json!({
+        "apiVersion": "berth.dev/v1alpha1",
+        "kind": "McpServer",
+        "metadata": {"name": name, "namespace": "demo", "uid": "server", "generation": 3},
+        "spec": whole,
     }))
     .unwrap()
 }

@@ -20,7 +20,7 @@ use berth_wire::{EndReport, SIDECAR_PORT, SessionReport, SessionState};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Semaphore;
@@ -120,10 +120,12 @@ impl Fleet {
         }
     }
 
-    /// Drops every pod that `exists` does not know: a deletion may be missed when a watch begins anew.
-    pub fn retain(&self, exists: impl Fn(&str) -> bool) {
-        let gone: Vec<String> = self.with(|pods| pods.keys().filter(|uid| !exists(uid)).cloned().collect());
-        for uid in &gone {
+    /// Drops every pod that does not exist: a deletion may be missed when a watch begins anew. `existing` is asked after the
+    /// pods held here are listed, so that one which comes meanwhile is not taken for gone.
+    pub fn retain(&self, existing: impl FnOnce() -> HashSet<String>) {
+        let held: Vec<String> = self.with(|pods| pods.keys().cloned().collect());
+        let existing = existing();
+        for uid in held.iter().filter(|uid| !existing.contains(*uid)) {
             self.drop_pod(uid);
         }
     }
@@ -162,6 +164,35 @@ impl Fleet {
             };
             pods.iter().filter_map(of).collect()
         })
+    }
+
+    /// Every session that some sidecar holds and does not end yet.
+    pub fn living(&self) -> Vec<Living> {
+        let lives =
+            |report: &&SessionReport| !matches!(report.state, SessionState::Ending | SessionState::Ended);
+        self.with(|pods| {
+            let of = |(pod, sidecar): (&String, &Sidecar)| {
+                let namespace = sidecar.server.namespace.clone().unwrap_or_default();
+                let living = |report: &SessionReport| Living {
+                    session: report.uid.clone(),
+                    pod: pod.clone(),
+                    namespace: namespace.clone(),
+                };
+                sidecar.reports.values().filter(lives).map(living).collect::<Vec<_>>()
+            };
+            pods.iter().flat_map(of).collect()
+        })
+    }
+
+    /// Notes that a session has ended in a pod, though its sidecar reports none; its server is looked at.
+    pub fn mark_used(&self, pod_uid: &str) {
+        let server = self.with(|pods| {
+            let sidecar = pods.get_mut(pod_uid)?;
+            (!std::mem::replace(&mut sidecar.used, true)).then(|| sidecar.server.clone())
+        });
+        if let Some(server) = server {
+            self.shared.triggers.servers.fire(server);
+        }
     }
 
     /// Notes the answer to a PUT, unless the stream already told of it.
@@ -217,6 +248,17 @@ pub struct Reported {
     pub report: SessionReport,
 }
 
+/// A session that a sidecar holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Living {
+    /// UID of the session.
+    pub session: String,
+    /// UID of the pod.
+    pub pod: String,
+    /// Namespace of both.
+    pub namespace: String,
+}
+
 /// Where the sidecar of a pod is, once the pod runs.
 fn target(pod: &Pod) -> Option<Target> {
     let status = pod.status.as_ref()?;
@@ -226,5 +268,7 @@ fn target(pod: &Pod) -> Option<Target> {
     runs.then(|| Target { address: SocketAddr::new(address, SIDECAR_PORT), server_uid })
 }
 
+#[cfg(test)]
+pub mod stand;
 #[cfg(test)]
 mod tests;

@@ -12,6 +12,7 @@ mod event;
 mod fixture;
 mod fleet;
 mod metrics;
+mod orphans;
 mod run;
 mod slots;
 mod start;

@@ -18,6 +18,7 @@ pub struct Metrics {
     ended: Family<EndedLabels, Counter>,
     incomplete: Counter,
     events_refused: Counter,
+    orphans: Counter,
     panics: Counter,
 }
 
@@ -87,10 +88,15 @@ impl Metrics {
             ended: Family::default(),
             incomplete: Counter::default(),
             events_refused: Counter::default(),
+            orphans: Counter::default(),
             panics: Counter::default(),
         };
         let registry = registry.sub_registry_with_prefix("berth_operator");
-        registry.register("reconcile_seconds", "Time of a look at one object", metrics.reconciles.clone());
+        registry.register(
+            "reconcile_seconds",
+            "Time of one reconcile of an object",
+            metrics.reconciles.clone(),
+        );
         registry.register("control_requests", "Requests to sidecars", metrics.control.clone());
         registry.register("sessions_ended", "Sessions whose end is over, by reason", metrics.ended.clone());
         registry.register(
@@ -103,16 +109,21 @@ impl Metrics {
             "Events that the API server refused",
             metrics.events_refused.clone(),
         );
-        registry.register("reconcile_panics", "Looks that ended in a panic", metrics.panics.clone());
+        registry.register(
+            "orphans_ended",
+            "Sessions that a sidecar held though their AgentSession was gone, and was told to end",
+            metrics.orphans.clone(),
+        );
+        registry.register("reconcile_panics", "Reconciles that ended in a panic", metrics.panics.clone());
         metrics
     }
 
-    /// One look at an object is over.
+    /// One reconcile of an object is over.
     pub fn reconciled(&self, kind: Kind, result: Result, seconds: f64) {
         self.reconciles.get_or_create(&ReconcileLabels { kind, result }).observe(seconds);
     }
 
-    /// A look ended in a panic.
+    /// A reconcile ended in a panic.
     pub fn panicked(&self) {
         self.panics.inc();
     }
@@ -128,6 +139,17 @@ impl Metrics {
         if !complete {
             self.incomplete.inc();
         }
+    }
+
+    /// How many orphans were ended.
+    #[cfg(test)]
+    pub fn orphans(&self) -> u64 {
+        self.orphans.get()
+    }
+
+    /// A sidecar was told to end a session whose object is gone.
+    pub fn orphan_ended(&self) {
+        self.orphans.inc();
     }
 
     /// An Event was refused.

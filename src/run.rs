@@ -1,6 +1,6 @@
 //! Puts the parts together and runs them until a signal.
 
-use crate::background::{follow, renew, sweep};
+use crate::background::{Tasks, follow, renew, sweep, unexpected_end};
 use crate::ca::Ca;
 use crate::cli::Options;
 use crate::context::{Clock, Context, Settings, Triggers};
@@ -42,6 +42,9 @@ pub enum Error {
     /// Signals cannot be heard.
     #[error("cannot listen for signals: {0}")]
     Signal(std::io::Error),
+    /// Something that has to run as long as the process does not.
+    #[error("a part of the operator ended before the whole: {0}; the kubelet starts it anew")]
+    Background(String),
     /// The CA cannot be had.
     #[error(transparent)]
     Ca(#[from] ca::Error),
@@ -76,15 +79,16 @@ pub async fn run(options: Options) -> Result<(), Error> {
         slots: slots.clone(),
         fleet: fleet.clone(),
     };
-    follow(changes, &routes, &cancel);
+    let mut tasks = Tasks::new();
+    follow(&mut tasks, changes, &routes, &cancel);
     tokio::select! {
         () = cancel.cancelled() => return Ok(()),
+        ended = unexpected_end(&mut tasks, &cancel) => return Err(Error::Background(ended)),
         filled = stores.wait_until_ready() => tracing::info!(filled, "caches"),
     }
     // Promises that status speaks of come before the first decision, which has to count them.
     stores.sessions.state().iter().for_each(|session| slots.know(session));
-    tokio::spawn(sweep(routes, cancel.clone()));
-    tokio::spawn(renew(ca.clone(), identity, issued.renew_at, clock, cancel.clone()));
+    tasks.spawn(renew(ca.clone(), identity, issued.renew_at, clock, cancel.clone()));
     let settings = Settings { sidecar_image: options.sidecar_image, gateway_url: options.gateway_url };
     let failures = controller::retry::Failures::default();
     let ctx = Context {
@@ -97,11 +101,20 @@ pub async fn run(options: Options) -> Result<(), Error> {
         failures,
         metrics,
         clock,
+        started: clock.now(),
         settings,
     };
+    let ctx = Arc::new(ctx);
+    tasks.spawn(sweep(ctx.clone(), cancel.clone()));
     readiness.set(true);
-    controller::run(Arc::new(ctx), cancel).await;
+    tokio::select! {
+        () = controller::run(ctx, cancel.clone()) => {}
+        ended = unexpected_end(&mut tasks, &cancel) => return Err(Error::Background(ended)),
+    }
     readiness.set(false);
+    if !cancel.is_cancelled() {
+        return Err(Error::Background("the controllers ended".to_owned()));
+    }
     let _ = admin.await;
     Ok(())
 }

@@ -90,15 +90,16 @@ impl Slots {
         self.with(|book| book.sessions.get(session_uid).is_some_and(|known| known.over))
     }
 
-    /// Drops sessions and marks on pods that do not exist any more.
-    pub fn retain(&self, session_exists: impl Fn(&str) -> bool, pod_exists: impl Fn(&str) -> bool) {
-        let gone: Vec<String> = self.with(|book| {
-            book.condemned.retain(|pod| pod_exists(pod));
-            book.sessions.keys().filter(|session| !session_exists(session)).cloned().collect()
-        });
-        for session in &gone {
+    /// Drops sessions and marks on pods that do not exist any more. `sessions` and `pods` are asked after what is held here is
+    /// listed, so that what comes meanwhile is not taken for gone.
+    pub fn retain(&self, sessions: impl FnOnce() -> HashSet<String>, pods: impl FnOnce() -> HashSet<String>) {
+        let (known, condemned): (Vec<String>, HashSet<String>) =
+            self.with(|book| (book.sessions.keys().cloned().collect(), book.condemned.clone()));
+        let (sessions, pods) = (sessions(), pods());
+        for session in known.iter().filter(|session| !sessions.contains(*session)) {
             self.forget(session);
         }
+        self.with(|book| condemned.difference(&pods).for_each(|pod| book.spare(pod)));
     }
 
     /// The object of a session that is known.
@@ -250,6 +251,28 @@ mod tests {
             assert_eq!(book.of_subject("server", &alice, "a", |_| true), 1);
             assert_eq!(book.of_subject("server", &alice, "z", |pod| pod == "p1"), 1);
         });
+    }
+
+    #[test]
+    fn a_session_or_a_mark_that_comes_while_the_sweep_looks_is_not_taken_for_gone() {
+        let slots = Slots::default();
+        slots.know(&session("stays", "alice", None));
+        slots.know(&session("gone", "alice", Some("p1")));
+        slots.with(|book| book.condemn("p1"));
+        // What the store says is read last: what comes after the list of the book is in neither.
+        let sessions = || {
+            slots.know(&session("late", "alice", Some("p2")));
+            slots.with(|book| book.condemn("p2"));
+            HashSet::from(["stays".to_owned()])
+        };
+        slots.retain(sessions, HashSet::new);
+        assert!(slots.object("stays").is_some() && slots.object("late").is_some());
+        assert!(slots.object("gone").is_none());
+        assert_eq!(
+            (slots.promised_to("server", "p1"), slots.promised_to("server", "p2")),
+            (vec![], vec!["late".to_owned()])
+        );
+        assert!(slots.with(|book| !book.is_condemned("p1") && book.is_condemned("p2")));
     }
 
     #[test]

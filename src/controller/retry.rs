@@ -1,6 +1,6 @@
 //! When an object is looked at again.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -30,6 +30,17 @@ impl Failures {
     pub fn clear(&self, uid: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
     }
+
+    /// Forgets objects that do not exist any more. `existing` is asked after those held here are listed.
+    pub fn retain(&self, existing: impl FnOnce() -> HashSet<String>) {
+        let held: Vec<String> =
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect();
+        if held.is_empty() {
+            return;
+        }
+        let existing = existing();
+        held.iter().filter(|uid| !existing.contains(*uid)).for_each(|uid| self.clear(uid));
+    }
 }
 
 /// When a settled object is looked at again; spread by its UID, so that they do not come all at once.
@@ -53,6 +64,17 @@ mod tests {
         assert_eq!(failures.next_pause("b"), FIRST);
         failures.clear("a");
         assert_eq!(failures.next_pause("a"), FIRST);
+    }
+
+    #[test]
+    fn an_object_that_is_gone_takes_no_room() {
+        let failures = Failures::default();
+        for uid in ["stays", "gone"] {
+            failures.next_pause(uid);
+        }
+        failures.retain(|| HashSet::from(["stays".to_owned()]));
+        assert_eq!(failures.0.lock().unwrap().keys().collect::<Vec<_>>(), ["stays"]);
+        assert_eq!(failures.next_pause("stays"), FIRST * 2);
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! One look at an `McpServer`: its pool is brought to what it should be, and status says what was found.
+//! One reconcile of an `McpServer`: its pool is brought to what it should be, and status says what was found.
 
 mod apply;
 mod dereference;
 mod update_status;
 
-pub use dereference::{Error as DereferenceError, pool_pods, secret_state};
+pub use dereference::{pool_pods, secret_state};
 
 use crate::context::Context;
 use crate::controller::requeue;
@@ -22,7 +22,7 @@ const UNSETTLED: Duration = Duration::from_secs(15);
 /// A server that cannot be acted on is looked at again after this: a Secret without the label comes and goes unseen.
 const REFUSED: Duration = Duration::from_secs(15);
 
-/// Why a look failed.
+/// Why a reconcile failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Something could not be read.
@@ -39,7 +39,7 @@ pub enum Error {
     Status(#[from] status::Error),
 }
 
-/// One look at `server`.
+/// One reconcile of `server`.
 pub async fn reconcile(server: &McpServer, ctx: &Context) -> Result<Action, Error> {
     if server.metadata.deletion_timestamp.is_some() {
         // The children go by their owner references.

@@ -1,27 +1,27 @@
-//! One look at an `AgentSession`: each of its bindings gets a slot, and status says which.
+//! One reconcile of an `AgentSession`: each of its bindings gets a slot, and status says which.
 
 mod bind;
 mod dereference;
 mod end;
 mod finalizer;
+mod holdings;
+mod removed;
 mod update_status;
 
 use crate::context::Context;
 use crate::controller::{requeue, status};
 use crate::event;
 use berth_api::AgentSession;
+use berth_plan::session::removed::next_look as after_removal;
 use berth_plan::session::status::next_look;
 use futures::future::join_all;
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use std::sync::Arc;
 
-/// Why a look failed.
+/// Why a reconcile failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Something could not be read.
-    #[error(transparent)]
-    Dereference(#[from] dereference::Error),
     /// The finalizer could not be written.
     #[error(transparent)]
     Finalizer(#[from] finalizer::Error),
@@ -36,7 +36,7 @@ pub enum Error {
     Status(#[from] status::Error),
 }
 
-/// One look at `session`.
+/// One reconcile of `session`.
 pub async fn reconcile(session: Arc<AgentSession>, ctx: &Context) -> Result<Action, Error> {
     ctx.slots.know(&session);
     if session.metadata.deletion_timestamp.is_some() {
@@ -52,9 +52,10 @@ pub async fn reconcile(session: Arc<AgentSession>, ctx: &Context) -> Result<Acti
         return Ok(Action::await_change());
     }
     let now = ctx.clock.now();
-    let bindings = dereference::bindings(&session, ctx).await?;
-    let outcomes =
-        join_all(bindings.into_iter().map(|binding| bind::bind(&session, binding, ctx, now))).await;
-    update_status::update(&session, &outcomes, ctx, now).await?;
-    Ok(requeue(&session.uid().unwrap_or_default(), next_look(&session, &outcomes, now), now))
+    let bindings = dereference::bindings(&session, ctx).await;
+    let binds = bindings.into_iter().map(|binding| bind::bind(&session, binding, ctx, now));
+    let (outcomes, left) = futures::join!(join_all(binds), removed::leave(&session, ctx));
+    update_status::update(&session, &outcomes, &left, ctx, now).await?;
+    let next = [next_look(&session, &outcomes, now), after_removal(&left, now)].into_iter().flatten().min();
+    Ok(requeue(&session.uid().unwrap_or_default(), next, now))
 }

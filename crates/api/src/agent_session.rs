@@ -50,10 +50,10 @@ pub struct AgentSessionSpec {
     #[schemars(length(min = 1, max = 32))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub servers: Vec<ServerBinding>,
-    /// How long to look for slots before Ready=False gets the reason BindTimeout. The operator goes on looking.
+    /// How long to look for slots before Ready=False gets the reason BindTimeout, for example 5m. The operator goes on looking.
     #[serde(default = "default_bind_timeout")]
     pub bind_timeout: Duration,
-    /// How long running calls may go on when this session ends; overrides the servers' `timeouts.drain`.
+    /// How long running calls may go on when this session ends, for example 10s. Overrides timeouts.drain of its servers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_timeout: Option<Duration>,
     /// Set to end the session: the operator then deletes it. Write-once.
@@ -69,9 +69,13 @@ fn default_bind_timeout() -> Duration {
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Subject {
-    /// Issuer of the identity; empty means the Kubernetes API server of this cluster.
+    /// Issuer of the identity. Only the empty issuer is supported: the Kubernetes API server of this cluster.
     #[serde(default)]
     #[schemars(length(max = 1024))]
+    #[x_kube(
+        validation = Rule::new("self == ''")
+            .message("subject.issuer must be empty, which means the Kubernetes API server: other issuers are not supported yet")
+    )]
     pub issuer: String,
     /// Name of the subject, for example `system:serviceaccount:demo:alice`.
     #[schemars(length(min = 1, max = 1024))]
@@ -137,7 +141,7 @@ pub struct AgentSessionStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
-    /// One entry for each of `spec.servers`, in that order.
+    /// One entry for each server of the spec, in that order, then those that were removed from it and are still being left, as Ending.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub servers: Vec<BindingStatus>,

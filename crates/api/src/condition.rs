@@ -36,6 +36,14 @@ macro_rules! reasons {
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => stringify!($name)),* }
             }
+
+            /// The reason of that text, if this version knows it.
+            pub fn parse(text: &str) -> Option<Self> {
+                match text {
+                    $(stringify!($name) => Some(Self::$name),)*
+                    _ => None,
+                }
+            }
         }
     };
 }

@@ -74,8 +74,8 @@ pub struct HttpTransport {
     /// The MCP endpoint, for example `http://everything.demo.svc:3001/mcp`. Credentials do not belong here: use `auth`.
     #[schemars(length(min = 10, max = 2048))]
     #[x_kube(
-        validation = Rule::new("self.matches('^https?://[^/?#@ ]+([/?][^# ]*)?$')")
-            .message("transport.http.url must be an absolute http:// or https:// URL without user information, spaces or fragment")
+        validation = Rule::new("self.matches('^https?://([^]/?#@: \\\\[]+|\\\\[[0-9A-Fa-f:.]+\\\\])(:[0-9]{1,5})?([/?][^# ]*)?$')")
+            .message("transport.http.url must be an absolute http:// or https:// URL with a host, an optional numeric port, and no user information, spaces or fragment")
     )]
     pub url: String,
 }
@@ -117,6 +117,10 @@ pub struct SharedAuth {
     /// Header that carries the credential.
     #[serde(default = "authorization")]
     #[schemars(length(min = 1, max = 128), regex(pattern = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"))]
+    #[x_kube(
+        validation = Rule::new("!(self.lowerAscii() in ['accept', 'connection', 'content-length', 'content-type', 'host', 'last-event-id', 'mcp-protocol-version', 'mcp-session-id', 'te', 'trailer', 'transfer-encoding', 'upgrade'])")
+            .message("auth.shared.header must not be one that HTTP or MCP itself sets: use Authorization or a header of the server's own, such as X-Api-Key")
+    )]
     pub header: String,
     /// Word before the credential in the header, followed by a space; empty sends the credential alone.
     #[serde(default = "bearer")]
@@ -156,19 +160,19 @@ pub struct SecretKeyRef {
         .message("timeouts.drain must be at most 1h and timeouts.close at most 10m: they bound the end of a session")
 )]
 pub struct Timeouts {
-    /// Whole of a connect: name, TCP, TLS, `initialize`, `initialized`.
+    /// How long connecting to the upstream may take as a whole, from resolving its name to the end of `initialize`; for example 30s or 1m30s.
     #[serde(default = "Timeouts::default_connect")]
     pub connect: Duration,
-    /// A request without progress.
+    /// How long a request may go without a result or progress, for example 5m. Each progress notification starts it anew.
     #[serde(default = "Timeouts::default_request")]
     pub request: Duration,
-    /// A request altogether, however much progress it reports.
+    /// How long a request may take in all, however much progress it reports, for example 30m.
     #[serde(default = "Timeouts::default_request_max")]
     pub request_max: Duration,
-    /// How long running calls may go on when a session ends.
+    /// How long running calls may go on when a session ends, for example 30s. After that they are cancelled.
     #[serde(default = "Timeouts::default_drain")]
     pub drain: Duration,
-    /// How long the upstream may take to confirm the end of its session.
+    /// How long the upstream may take to confirm the end of its session, for example 5s.
     #[serde(default = "Timeouts::default_close")]
     pub close: Duration,
 }
@@ -207,23 +211,23 @@ impl Default for Timeouts {
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Pool {
-    /// Free slots kept ready for the next sessions.
+    /// Number of free slots kept ready for the next sessions.
     #[serde(default = "Pool::default_warm")]
     #[schemars(range(min = 0, max = 1000))]
     pub warm: i32,
-    /// Sessions that share one pod; each has an upstream connection of its own. Unset means 50. `status.sessionsPerPod` shows the value in force.
+    /// Number of sessions that share one pod; each has an upstream connection of its own. With 1, a pod serves a single session and is deleted after it. Unset means 50; status.sessionsPerPod shows the value in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub sessions_per_pod: Option<i32>,
-    /// Most pods of this server at once.
+    /// Maximum number of pods of this server.
     #[serde(default = "Pool::default_max_pods")]
     #[schemars(range(min = 1, max = 1000))]
     pub max_pods: i32,
-    /// Most sessions that hold a slot at once; unset is bounded by maxPods alone.
+    /// Maximum number of sessions that hold a slot at once. Unset means as many as maxPods pods have slots.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000))]
     pub max_sessions: Option<i32>,
-    /// Most sessions of one subject that hold a slot at once; unset means no bound.
+    /// Maximum number of sessions of one subject that hold a slot at once. Unset means no such bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_sessions_per_subject: Option<i32>,

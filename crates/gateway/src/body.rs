@@ -1,32 +1,58 @@
 //! Bodies: a request's is read whole within its limit, an answer's flows through as it comes.
 
+use crate::budget::Share;
 use crate::gateway::{Gateway, Settings};
-use crate::metrics::{Held, Kind, Running};
+use crate::metrics::{Kind, Running};
 use crate::respond::Refusal;
 use axum::body::Body;
 use axum::response::Response;
+use berth_net::metrics::Held;
 use bytes::Bytes;
 use http::header;
 use http_body::{Body as _, Frame, SizeHint};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-/// Reads a request's body.
+/// Reads a request's body; it counts towards the process's budget until it is dropped.
 ///
 /// # Errors
-/// [`Refusal::BodyTooLarge`] as soon as that is known, [`Refusal::BodyIncomplete`].
-pub async fn read(body: Body, settings: &Settings) -> Result<Bytes, Refusal> {
-    let limit = settings.body_max;
+/// [`Refusal::BodyTooLarge`] as soon as that is known, [`Refusal::BodyIncomplete`], [`Refusal::Busy`].
+pub async fn read(body: Body, gateway: &Gateway) -> Result<Bytes, Refusal> {
+    let Settings { body_max: limit, body_wait, .. } = gateway.settings;
     if body.size_hint().lower() > limit as u64 {
         return Err(Refusal::BodyTooLarge { limit });
     }
-    match tokio::time::timeout(settings.body_wait, Limited::new(body, limit).collect()).await {
-        Ok(Ok(read)) => Ok(read.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Refusal::BodyTooLarge { limit }),
-        Ok(Err(_)) | Err(_) => Err(Refusal::BodyIncomplete),
+    let share = gateway.budget.share();
+    tokio::time::timeout(body_wait, collect(body, limit, share)).await.unwrap_or(Err(Refusal::BodyIncomplete))
+}
+
+/// Copies frames together: they may be small slices of large buffers, which would be held with them.
+async fn collect(mut body: Body, limit: usize, share: Share) -> Result<Bytes, Refusal> {
+    let mut read = Whole { bytes: Vec::new(), share };
+    while let Some(frame) = body.frame().await {
+        // What is no data is a trailer, which nobody reads.
+        let Ok(data) = frame.map_err(|_| Refusal::BodyIncomplete)?.into_data() else { continue };
+        if data.len() > limit.saturating_sub(read.bytes.len()) {
+            return Err(Refusal::BodyTooLarge { limit });
+        }
+        read.share.grow(data.len()).await?;
+        read.bytes.extend_from_slice(&data);
+    }
+    Ok(Bytes::from_owner(read))
+}
+
+/// A body with its share of the budget: the share is given back with the last clone of the bytes.
+struct Whole {
+    bytes: Vec<u8>,
+    share: Share,
+}
+
+impl AsRef<[u8]> for Whole {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
 }
 

@@ -29,16 +29,26 @@ pub struct Args {
     /// How long a session that is not known is looked for before the call gets 404: it may have been made just now.
     #[arg(long, env = "BERTH_SETTLE", default_value = "250ms", value_parser = duration)]
     pub settle: Duration,
-    /// How long running calls may go on once the gateway is asked to end; at most 25s.
-    #[arg(long, env = "BERTH_DRAIN", default_value = "20s", value_parser = duration)]
+    /// How long calls are still accepted once the gateway is asked to end, since routes to it last a moment longer than its
+    /// readiness; at most 1m.
+    #[arg(long, env = "BERTH_SHUTDOWN_DELAY", default_value = "3s", value_parser = at_most::<60>)]
+    pub shutdown_delay: Duration,
+    /// How long running calls may go on after that; at most 1h.
+    #[arg(long, env = "BERTH_DRAIN", default_value = "20s", value_parser = at_most::<3600>)]
     pub drain: Duration,
     /// Most client connections at once; more wait to be accepted.
     #[arg(long, env = "BERTH_MAX_CONNECTIONS", default_value_t = 10_000)]
     pub max_connections: usize,
-    /// Origin that browsers may send besides localhost and the gateway's own host, as in `https://app.example`; repeatable.
+    /// Most MiB of request bodies that are held at once, by all calls together; more get 503 after a second. While a body
+    /// arrives it can take twice its length.
+    #[arg(long, env = "BERTH_BODY_BUDGET_MIB", default_value_t = 128, value_parser = clap::value_parser!(u16).range(4..))]
+    pub body_budget_mib: u16,
+    /// Origin that browsers may send besides localhost and the own one of an allowed host, as in `https://app.example`;
+    /// repeatable.
     #[arg(long = "allowed-origin", env = "BERTH_ALLOWED_ORIGINS", value_delimiter = ',')]
     pub allowed_origins: Vec<String>,
-    /// Host that requests may name, without port; repeatable. None given: any.
+    /// Host that requests may name, without port; repeatable. None given: any, and then no page but those of localhost and
+    /// of the allowed origins may call, since a rebound name would be its own host.
     #[arg(long = "allowed-host", env = "BERTH_ALLOWED_HOSTS", value_delimiter = ',')]
     pub allowed_hosts: Vec<String>,
     /// Form of the log lines: json or text.
@@ -52,6 +62,7 @@ impl Args {
         Settings {
             placement_wait: self.placement_wait,
             settle: self.settle,
+            body_budget: usize::from(self.body_budget_mib) * 1024 * 1024,
             allowed_origins: self.allowed_origins.clone(),
             allowed_hosts: self.allowed_hosts.clone(),
             ..Settings::default()
@@ -66,6 +77,12 @@ fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("{text:?} is not a duration; write it like 10s or 1m30s"))
 }
 
+/// The same, with a greatest one.
+fn at_most<const SECONDS: u64>(text: &str) -> Result<Duration, String> {
+    let (given, most) = (duration(text)?, Duration::from_secs(SECONDS));
+    if given > most { Err(format!("{text:?} is longer than {SECONDS}s; write less")) } else { Ok(given) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,6 +93,20 @@ mod tests {
         assert_eq!(args.settings().placement_wait, Duration::from_secs(90));
         let refused = Args::try_parse_from(["berth-gateway", "--placement-wait", "abc"]).unwrap_err();
         assert!(refused.to_string().contains("--placement-wait"), "{refused}");
+    }
+
+    #[test]
+    fn what_cannot_be_kept_is_refused() {
+        let parse = |flag: &str| Args::try_parse_from(["berth-gateway", flag]);
+        assert_eq!(parse("--drain=1h").unwrap().drain, Duration::from_hours(1));
+        assert_eq!(
+            parse("--body-budget-mib=4").unwrap().settings().body_budget,
+            Settings::default().body_max
+        );
+        for flag in ["--drain=3601s", "--shutdown-delay=61s", "--body-budget-mib=3"] {
+            let refused = parse(flag).unwrap_err().to_string();
+            assert!(refused.contains(flag.split('=').next().unwrap()), "{refused}");
+        }
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub enum Binding {
     /// In this pod.
     Placed(Placement),
     /// Nowhere yet, for this reason.
-    Pending(Box<str>),
+    Pending(Reason),
 }
 
 /// The pod that holds a slot.
@@ -67,7 +67,7 @@ impl Entry {
 
 impl Binding {
     fn of(status: Option<&BindingStatus>) -> Self {
-        let Some(status) = status else { return Self::Pending(Reason::Pending.as_str().into()) };
+        let Some(status) = status else { return Self::Pending(Reason::Pending) };
         let placed = matches!(status.state, BindingState::Bound | BindingState::Degraded);
         match status.pod_ref.as_ref().filter(|_| placed) {
             Some(pod) => match pod.address.parse() {
@@ -76,11 +76,16 @@ impl Binding {
                     address,
                     server_uid: pod.server_uid.as_str().into(),
                 }),
-                Err(_) => Self::Pending(Reason::Pending.as_str().into()),
+                Err(_) => Self::Pending(Reason::Pending),
             },
-            None => Self::Pending(status.reason.as_deref().unwrap_or(Reason::Pending.as_str()).into()),
+            None => Self::Pending(status.reason.as_deref().map_or(Reason::Pending, waits_for)),
         }
     }
+}
+
+/// The reason of that name; one that this version does not know counts as [`Reason::Pending`].
+fn waits_for(text: &str) -> Reason {
+    Reason::parse(text).unwrap_or(Reason::Pending)
 }
 
 #[cfg(test)]
@@ -111,7 +116,7 @@ mod tests {
         assert_eq!((&*entry.uid, &*entry.subject, entry.deleting), ("uid-1", "alice", false));
         let names: Vec<_> = entry.servers.iter().map(|server| &*server.name).collect();
         assert_eq!(names, ["a", "b"]);
-        assert_eq!(entry.servers[0].binding, Binding::Pending("Pending".into()));
+        assert_eq!(entry.servers[0].binding, Binding::Pending(Reason::Pending));
         let placement = Placement {
             pod_uid: "pod-1".into(),
             address: "10.0.0.7".parse().unwrap(),
@@ -138,6 +143,12 @@ mod tests {
     #[test]
     fn a_pending_server_keeps_its_reason() {
         let entry = session(&json!([{"name": "a", "state": "Pending", "reason": "LimitReached"}]));
-        assert_eq!(entry.servers[0].binding, Binding::Pending("LimitReached".into()));
+        assert_eq!(entry.servers[0].binding, Binding::Pending(Reason::LimitReached));
+    }
+
+    #[test]
+    fn a_reason_of_a_newer_operator_counts_as_pending() {
+        let entry = session(&json!([{"name": "a", "state": "Pending", "reason": "MoonPhase"}]));
+        assert_eq!(entry.servers[0].binding, Binding::Pending(Reason::Pending));
     }
 }

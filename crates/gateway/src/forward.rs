@@ -47,7 +47,7 @@ pub async fn forward(gateway: &Gateway, ask: &Ask<'_>, call: &Call) -> Result<Re
             Attempt::Answered(response) => return Ok(response),
             Attempt::Unknown => return Err(Refusal::OutcomeUnknown),
             Attempt::NotAccepted if ask.since.elapsed() >= gateway.settings.placement_wait => {
-                return Err(Refusal::NotPlaced { reason: Reason::Pending.as_str().into() });
+                return Err(Refusal::NotPlaced { reason: Reason::Pending });
             }
             Attempt::NotAccepted => refused = Some(destination),
         }

@@ -2,6 +2,7 @@
 
 use crate::authenticate::{Authenticator, TokenReviewer};
 use crate::authorize::{AccessReviewer, Authorizer};
+use crate::budget::Budget;
 use crate::index::Index;
 use crate::metrics::Metrics;
 use berth_net::client::PeerClient;
@@ -24,7 +25,12 @@ pub struct Settings {
     pub body_max: usize,
     /// How long a client may take to send a body.
     pub body_wait: Duration,
-    /// Origins that may call besides localhost and the gateway's own host.
+    /// Most bytes of request bodies that are held at once, by all calls together. Shorter than `body_max`, it is the limit
+    /// of a body too.
+    pub body_budget: usize,
+    /// How long a body waits for others to be let go.
+    pub budget_wait: Duration,
+    /// Origins that may call besides localhost and an allowed host's own.
     pub allowed_origins: Vec<String>,
     /// Hosts that may be asked for; empty is any.
     pub allowed_hosts: Vec<String>,
@@ -39,6 +45,8 @@ impl Default for Settings {
             sidecar_port: berth_wire::SIDECAR_PORT,
             body_max: 4 * 1024 * 1024,
             body_wait: Duration::from_secs(30),
+            body_budget: 128 * 1024 * 1024,
+            budget_wait: Duration::from_secs(1),
             allowed_origins: Vec::new(),
             allowed_hosts: Vec::new(),
         }
@@ -70,6 +78,7 @@ pub struct Gateway {
     pub(crate) authorizer: Authorizer,
     pub(crate) sidecars: PeerClient,
     pub(crate) metrics: Metrics,
+    pub(crate) budget: Budget,
     pub(crate) ending: Ending,
 }
 
@@ -83,12 +92,14 @@ impl Gateway {
         metrics: Metrics,
         ending: Ending,
     ) -> Self {
+        let budget = Budget::new(settings.body_budget, settings.budget_wait, metrics.body_bytes.clone());
         Self {
             settings,
             index,
             authenticator: Authenticator::new(reviewers.tokens, metrics.clone()),
             authorizer: Authorizer::new(reviewers.accesses, metrics.clone()),
             sidecars,
+            budget,
             metrics,
             ending,
         }

@@ -73,5 +73,5 @@ async fn relay(gateway: &Gateway, request: Request, kind: Kind) -> Result<Respon
 
 /// Only a POST carries something on.
 async fn read(gateway: &Gateway, method: &Method, body: Body) -> Result<Bytes, Refusal> {
-    if *method == Method::POST { body::read(body, &gateway.settings).await } else { Ok(Bytes::new()) }
+    if *method == Method::POST { body::read(body, gateway).await } else { Ok(Bytes::new()) }
 }

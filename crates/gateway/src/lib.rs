@@ -4,13 +4,14 @@
 //! bytes both ways. It reads no MCP message and never sends the caller's bearer token on.
 //!
 //! One request, in order: [`handle`] is its table of contents; [`origin`] and [`path`] look at the head,
-//! [`authenticate`] and [`authorize`] at the caller, [`body`] reads what is to be sent, [`place`] waits for [`route`] to
+//! [`authenticate`] and [`authorize`] at the caller, [`body`] reads what is to be sent within the process's [`budget`], [`place`] waits for [`route`] to
 //! decide on the entry in the [`index`], [`forward`] sends, and [`respond`] holds every answer that is our own.
 
 pub mod authenticate;
 pub mod authorize;
 pub mod bearer;
 pub mod body;
+pub mod budget;
 pub mod cli;
 pub mod entry;
 pub mod forward;

@@ -1,5 +1,6 @@
 //! What the gateway counts. Labels come from enums only; gauges fall back by themselves on every path.
 
+use berth_net::metrics::Held;
 use http::{Method, StatusCode};
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
@@ -134,6 +135,7 @@ pub struct Metrics {
     requests: Family<RequestLabels, Counter>,
     in_flight: Gauge,
     streams: Gauge,
+    pub(crate) body_bytes: Gauge,
     reviews: Family<ReviewLabels, Counter>,
     placement_wait: Histogram,
 }
@@ -144,6 +146,7 @@ impl Default for Metrics {
             requests: Family::default(),
             in_flight: Gauge::default(),
             streams: Gauge::default(),
+            body_bytes: Gauge::default(),
             reviews: Family::default(),
             // 1 ms to 16 s: waits are bounded by --placement-wait.
             placement_wait: Histogram::new(exponential_buckets(0.001, 2.0, 15)),
@@ -158,6 +161,7 @@ impl Metrics {
         registry.register("requests", "Requests, by kind and class of the answer", self.requests.clone());
         registry.register("requests_in_flight", "Requests whose answer is not over", self.in_flight.clone());
         registry.register("streams", "Event streams open to clients", self.streams.clone());
+        registry.register("body_bytes", "Bytes of request bodies that are held", self.body_bytes.clone());
         registry.register(
             "reviews",
             "Reviews, by what was asked, the result and its source",
@@ -188,22 +192,6 @@ impl Metrics {
     /// A call had to wait for its place.
     pub fn waited(&self, wait: Duration) {
         self.placement_wait.observe(wait.as_secs_f64());
-    }
-}
-
-/// One more on a gauge while it lives.
-pub struct Held(Gauge);
-
-impl Held {
-    fn new(gauge: &Gauge) -> Self {
-        gauge.inc();
-        Self(gauge.clone())
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.0.dec();
     }
 }
 

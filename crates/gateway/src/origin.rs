@@ -1,14 +1,15 @@
 //! Whether a browser's page may call, and whether this host may be asked for.
 //!
-//! A page that was rebound to our address sends its own Origin: MCP wants such requests refused. Requests without an
-//! Origin come from programs and pass.
+//! A page whose name was rebound to our address sends that name as Host and as Origin: that the two agree proves nothing,
+//! and MCP wants such requests refused. Requests without an Origin come from programs and pass.
 
 use crate::gateway::Settings;
 use crate::respond::Refusal;
 use http::uri::{Authority, Uri};
 use http::{HeaderMap, header};
 
-/// Checks `Host` against the allowed hosts, then `Origin` against localhost, the host itself and the allowed origins.
+/// Checks `Host` against the allowed hosts, then `Origin` against localhost, the allowed origins and the host itself where
+/// that is an allowed one.
 pub fn check(headers: &HeaderMap, settings: &Settings) -> Result<(), Refusal> {
     let host = headers
         .get(header::HOST)
@@ -35,7 +36,9 @@ fn may_call(origin: &str, host: Option<&str>, settings: &Settings) -> bool {
     }
     let Ok(uri) = origin.parse::<Uri>() else { return false };
     let (Some(_), Some(name)) = (uri.scheme(), uri.host()) else { return false };
-    is_local(name) || host.is_some_and(|host| host.eq_ignore_ascii_case(name))
+    is_local(name)
+        || (contains(&settings.allowed_hosts, name)
+            && host.is_some_and(|host| host.eq_ignore_ascii_case(name)))
 }
 
 fn is_local(host: &str) -> bool {
@@ -66,13 +69,14 @@ mod tests {
 
     #[test]
     fn an_origin_passes_when_it_is_local_our_own_or_allowed() {
-        let allowed = settings(&["https://app.example"], &[]);
-        let table: [(&[&str], bool); 12] = [
+        let allowed = settings(&["https://app.example"], &["mcp.corp.example", "other.corp.example"]);
+        let table: [(&[&str], bool); 13] = [
             (&[], true),
             (&["http://localhost:6274"], true),
             (&["http://127.0.0.1:80"], true),
             (&["http://[::1]:80"], true),
             (&["https://mcp.corp.example"], true),
+            (&["https://other.corp.example"], false),
             (&["https://APP.example"], true),
             (&["https://app.example:8443"], false),
             (&["https://evil.example"], false),
@@ -87,6 +91,17 @@ mod tests {
                 passes,
                 "{origins:?}"
             );
+        }
+    }
+
+    #[test]
+    fn a_host_that_nobody_allowed_is_no_reason_to_trust_the_same_origin() {
+        let none = settings(&[], &[]);
+        let rebound = head("evil.example.com", &["http://evil.example.com"]);
+        assert_eq!(check(&rebound, &none), Err(Refusal::ForbiddenOrigin));
+        for local in ["localhost", "127.0.0.1", "[::1]"] {
+            let own = head(&format!("{local}:8080"), &[&format!("http://{local}:8080")]);
+            assert_eq!(check(&own, &none), Ok(()), "{local}");
         }
     }
 

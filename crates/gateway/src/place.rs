@@ -75,7 +75,7 @@ async fn wait(
         }
         return match decision {
             Decision::Forward(destination) if until < end => Ok(destination),
-            Decision::Forward(_) => Err(Refusal::NotPlaced { reason: Reason::Pending.as_str().into() }),
+            Decision::Forward(_) => Err(Refusal::NotPlaced { reason: Reason::Pending }),
             Decision::Wait(reason) => Err(Refusal::NotPlaced { reason }),
             Decision::NotFound if synced => Err(Refusal::SessionNotFound),
             Decision::NotFound => Err(Refusal::Starting),

@@ -4,13 +4,10 @@
 //! unknown, has ended or is somebody else's gets one and the same answer, byte for byte.
 
 use axum::response::{IntoResponse, Response};
+use berth_api::Reason;
+use berth_mcp::error::{self, ErrorBody};
 use http::{HeaderValue, StatusCode, header};
-use serde_json::{Value, json};
-
-/// JSON-RPC code of a session that is not there, as MCP clients know it.
-const SESSION_NOT_FOUND: i64 = -32001;
-/// JSON-RPC code of everything else that a server may say.
-const SERVER_ERROR: i64 = -32000;
+use serde_json::json;
 
 /// Why a request is not relayed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -40,11 +37,14 @@ pub enum Refusal {
     #[error("the session is not placed yet; try again")]
     NotPlaced {
         /// Why, as in the session's status.
-        reason: Box<str>,
+        reason: Reason,
     },
     /// The gateway does not know all sessions yet.
     #[error("the gateway is starting; try again")]
     Starting,
+    /// The bodies that the process holds leave no room for this one.
+    #[error("the gateway holds as many request bodies as --body-budget-mib allows; try again")]
+    Busy,
     /// The head is too large.
     #[error("the request's headers are larger than {} bytes", crate::header::HEAD_MAX)]
     HeadTooLarge,
@@ -69,7 +69,7 @@ impl Refusal {
             Self::Elsewhere | Self::SessionNotFound => StatusCode::NOT_FOUND,
             Self::ForbiddenOrigin | Self::ForbiddenHost => StatusCode::FORBIDDEN,
             Self::NoToken | Self::BadToken => StatusCode::UNAUTHORIZED,
-            Self::ReviewUnavailable | Self::NotPlaced { .. } | Self::Starting => {
+            Self::ReviewUnavailable | Self::NotPlaced { .. } | Self::Starting | Self::Busy => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Self::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
@@ -79,38 +79,51 @@ impl Refusal {
         }
     }
 
-    fn body(&self) -> Value {
-        let message = self.to_string();
-        let error = match self {
-            Self::Elsewhere => return json!({"error": message}),
-            Self::SessionNotFound => json!({"code": SESSION_NOT_FOUND, "message": message}),
-            other => json!({"code": SERVER_ERROR, "message": message, "data": other.data()}),
-        };
-        json!({"jsonrpc": "2.0", "id": null, "error": error})
-    }
-
-    fn data(&self) -> Value {
+    /// The JSON-RPC code, of the one vocabulary that sidecars use too. Never [`error::NOT_INITIALIZED`]: a client would fall
+    /// back to `initialize`, which mends nothing here. The status says more than the code where MCP has no code of its own.
+    fn code(&self) -> i32 {
         match self {
-            Self::NotPlaced { reason } => json!({"reason": reason}),
-            Self::BodyTooLarge { limit } => json!({"reason": self.reason(), "limitBytes": limit}),
-            Self::HeadTooLarge => json!({"reason": self.reason(), "limitBytes": crate::header::HEAD_MAX}),
-            _ => json!({"reason": self.reason()}),
+            Self::SessionNotFound => error::SESSION_UNKNOWN,
+            Self::Elsewhere
+            | Self::ForbiddenOrigin
+            | Self::ForbiddenHost
+            | Self::NoToken
+            | Self::BadToken
+            | Self::BodyIncomplete => error::INVALID_REQUEST,
+            Self::ReviewUnavailable | Self::Starting => error::INTERNAL,
+            Self::NotPlaced { .. } => error::UPSTREAM_TROUBLE,
+            Self::Busy => error::LIMIT_REACHED,
+            Self::HeadTooLarge | Self::BodyTooLarge { .. } => error::TOO_LARGE,
+            Self::OutcomeUnknown => error::OUTCOME_UNKNOWN,
         }
     }
 
-    /// The reason in `data.reason`; that of [`Refusal::NotPlaced`] comes from the session's status instead.
-    fn reason(&self) -> &'static str {
+    fn body(&self) -> String {
+        let message = self.to_string();
+        if *self == Self::Elsewhere {
+            return json!({"error": message}).to_string();
+        }
+        let body = ErrorBody::new(self.code(), message);
+        match self.reason() {
+            Some(reason) => body.reason(reason).render(None),
+            None => body.render(None),
+        }
+    }
+
+    /// The reason in `data.reason`. A session that is not there has none: nothing may tell why.
+    fn reason(&self) -> Option<&'static str> {
         match self {
-            Self::Elsewhere | Self::SessionNotFound => "NotFound",
-            Self::ForbiddenOrigin => "ForbiddenOrigin",
-            Self::ForbiddenHost => "ForbiddenHost",
-            Self::NoToken | Self::BadToken => "Unauthorized",
-            Self::ReviewUnavailable => "ReviewUnavailable",
-            Self::NotPlaced { .. } => "Pending",
-            Self::Starting => "Starting",
-            Self::HeadTooLarge | Self::BodyTooLarge { .. } => "TooLarge",
-            Self::BodyIncomplete => "BodyIncomplete",
-            Self::OutcomeUnknown => "OutcomeUnknown",
+            Self::Elsewhere | Self::SessionNotFound => None,
+            Self::ForbiddenOrigin => Some("ForbiddenOrigin"),
+            Self::ForbiddenHost => Some("ForbiddenHost"),
+            Self::NoToken | Self::BadToken => Some("Unauthorized"),
+            Self::ReviewUnavailable => Some("ReviewUnavailable"),
+            Self::NotPlaced { reason } => Some(reason.as_str()),
+            Self::Starting => Some("Starting"),
+            Self::Busy => Some("Busy"),
+            Self::HeadTooLarge | Self::BodyTooLarge { .. } => Some("TooLarge"),
+            Self::BodyIncomplete => Some("BodyIncomplete"),
+            Self::OutcomeUnknown => Some("OutcomeUnknown"),
         }
     }
 
@@ -124,7 +137,7 @@ impl Refusal {
                 header::WWW_AUTHENTICATE,
                 HeaderValue::from_static(r#"Bearer realm="berth", error="invalid_token""#),
             )),
-            Self::NotPlaced { .. } | Self::Starting => {
+            Self::NotPlaced { .. } | Self::Starting | Self::Busy => {
                 Some((header::RETRY_AFTER, HeaderValue::from_static("1")))
             }
             Self::ReviewUnavailable => Some((header::RETRY_AFTER, HeaderValue::from_static("5"))),
@@ -137,25 +150,30 @@ impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let content_type = (header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let headers: http::HeaderMap = std::iter::once(content_type).chain(self.advice()).collect();
-        (self.status(), headers, self.body().to_string()).into_response()
+        (self.status(), headers, self.body()).into_response()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::Value;
+
+    fn read(refusal: &Refusal) -> Value {
+        serde_json::from_str(&refusal.body()).unwrap()
+    }
 
     #[test]
     fn a_session_that_is_not_there_is_answered_as_mcp_clients_know_it() {
         assert_eq!(
             Refusal::SessionNotFound.body(),
-            json!({"jsonrpc": "2.0", "id": null, "error": {"code": -32001, "message": "Session not found"}})
+            r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}"#
         );
     }
 
     #[test]
     fn another_path_is_told_the_form_of_ours() {
-        let body = Refusal::Elsewhere.body();
+        let body = read(&Refusal::Elsewhere);
         assert!(body["error"].as_str().unwrap().contains("/{namespace}/{session}/{server}/mcp"), "{body}");
     }
 
@@ -173,8 +191,9 @@ mod tests {
     #[test]
     fn what_may_succeed_later_says_when() {
         for refusal in [
-            Refusal::NotPlaced { reason: "LimitReached".into() },
+            Refusal::NotPlaced { reason: Reason::LimitReached },
             Refusal::Starting,
+            Refusal::Busy,
             Refusal::ReviewUnavailable,
         ] {
             let response = refusal.clone().into_response();
@@ -185,14 +204,38 @@ mod tests {
 
     #[test]
     fn the_reason_of_a_session_without_a_place_is_that_of_its_status() {
-        let body = Refusal::NotPlaced { reason: "LimitReached".into() }.body();
+        let body = read(&Refusal::NotPlaced { reason: Reason::LimitReached });
         assert_eq!(body["error"]["data"]["reason"], "LimitReached");
     }
 
     #[test]
-    fn limits_are_named() {
-        let body = Refusal::BodyTooLarge { limit: 4_194_304 }.body();
-        assert_eq!(body["error"]["data"]["limitBytes"], 4_194_304);
+    fn a_limit_stands_in_the_text() {
+        let body = read(&Refusal::BodyTooLarge { limit: 4_194_304 });
         assert!(body["error"]["message"].as_str().unwrap().contains("4194304"), "{body}");
+        let body = read(&Refusal::HeadTooLarge);
+        assert!(body["error"]["message"].as_str().unwrap().contains("65536"), "{body}");
+    }
+
+    #[test]
+    fn every_refusal_of_a_call_has_the_code_and_reason_that_clients_can_act_on() {
+        let table = [
+            (Refusal::ForbiddenOrigin, -32600, "ForbiddenOrigin"),
+            (Refusal::ForbiddenHost, -32600, "ForbiddenHost"),
+            (Refusal::NoToken, -32600, "Unauthorized"),
+            (Refusal::BadToken, -32600, "Unauthorized"),
+            (Refusal::ReviewUnavailable, -32603, "ReviewUnavailable"),
+            (Refusal::NotPlaced { reason: Reason::Unschedulable }, -32050, "Unschedulable"),
+            (Refusal::Starting, -32603, "Starting"),
+            (Refusal::Busy, -32055, "Busy"),
+            (Refusal::HeadTooLarge, -32054, "TooLarge"),
+            (Refusal::BodyTooLarge { limit: 1 }, -32054, "TooLarge"),
+            (Refusal::BodyIncomplete, -32600, "BodyIncomplete"),
+            (Refusal::OutcomeUnknown, -32051, "OutcomeUnknown"),
+        ];
+        for (refusal, code, reason) in table {
+            let body = read(&refusal);
+            assert_eq!(body["error"]["code"], code, "{refusal:?}");
+            assert_eq!(body["error"]["data"]["reason"], reason, "{refusal:?}");
+        }
     }
 }

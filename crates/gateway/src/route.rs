@@ -2,6 +2,7 @@
 
 use crate::authenticate::User;
 use crate::entry::{Binding, Entry, Placement};
+use berth_api::Reason;
 
 /// What is to be done with a request now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,7 +10,7 @@ pub enum Decision {
     /// It can be sent to this place.
     Forward(Destination),
     /// Its session has no slot for it yet, for this reason.
-    Wait(Box<str>),
+    Wait(Reason),
     /// For this caller there is no such session: unknown, ended, somebody else's, or without that server.
     NotFound,
 }
@@ -32,7 +33,7 @@ pub fn decide(entry: Option<&Entry>, server: &str, user: &User, may_connect: boo
     };
     match entry.servers.iter().find(|known| &*known.name == server).map(|known| &known.binding) {
         None => Decision::NotFound,
-        Some(Binding::Pending(reason)) => Decision::Wait(reason.clone()),
+        Some(Binding::Pending(reason)) => Decision::Wait(*reason),
         Some(Binding::Placed(placement)) => {
             Decision::Forward(Destination { session_uid: entry.uid.clone(), placement: placement.clone() })
         }
@@ -104,10 +105,10 @@ mod tests {
 
     #[test]
     fn a_session_without_a_slot_waits_with_its_reason() {
-        let pending = entry(Binding::Pending("LimitReached".into()));
+        let pending = entry(Binding::Pending(Reason::LimitReached));
         assert_eq!(
             decide(Some(&pending), "github", &user("alice"), false),
-            Decision::Wait("LimitReached".into())
+            Decision::Wait(Reason::LimitReached)
         );
         assert_eq!(decide(Some(&pending), "github", &user("bob"), false), Decision::NotFound);
     }

@@ -10,7 +10,9 @@ use crate::watch;
 use berth_net::admin::{self, Readiness};
 use berth_net::client::PeerClient;
 use berth_net::identity::Identity;
-use berth_net::serve::serve;
+use berth_net::serve::{serve, serve_and_drain};
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared};
 use kube::{Client, Config};
 use prometheus_client::registry::Registry;
 use std::io;
@@ -27,6 +29,8 @@ const ADMIN_CONNECTIONS: usize = 64;
 const IDENTITY_PERIOD: Duration = Duration::from_secs(10);
 /// How often missing identity files are looked for at the start.
 const IDENTITY_RETRY: Duration = Duration::from_secs(1);
+/// How long connections have to close once their calls were cut.
+const CLOSING: Duration = Duration::from_secs(5);
 
 /// Why the process cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -48,9 +52,13 @@ pub enum Error {
     /// The client to the API server cannot be made.
     #[error("cannot make a client to the API server: {0}")]
     Client(#[source] kube::Error),
+    /// A task has stopped without being asked to, by a fault of ours.
+    #[error("the {0} has stopped, which it never may; report the log lines before this one")]
+    Stopped(&'static str),
 }
 
-/// Runs until `shutdown` is cancelled and running calls have finished, or had their time.
+/// Runs until `shutdown` is cancelled and running calls have finished, or had their time. Calls are accepted for a moment
+/// longer than the process is ready: whoever routes to it learns of its end only after that.
 pub async fn run(args: Args, shutdown: CancellationToken) -> Result<(), Error> {
     let config = Config::infer().await.map_err(Error::Config)?;
     run_with(args, config, shutdown).await
@@ -64,47 +72,85 @@ pub async fn run_with(args: Args, config: Config, shutdown: CancellationToken) -
     let Some(identity) = wait_for_identity(&args.tls_dir, &shutdown).await else { return Ok(()) };
     let index = Arc::new(Index::default());
     let ending = Ending::default();
-    let watching = tokio::spawn(watch::follow(client(config.clone())?, index.clone(), ending.over.clone()));
-    let following = {
-        let (identity, dir, over) = (identity.clone(), args.tls_dir.clone(), ending.over.clone());
-        tokio::spawn(async move { identity.follow_dir(&dir, IDENTITY_PERIOD, over).await })
-    };
     let gateway = Gateway::new(
         args.settings(),
         index.clone(),
-        reviewers(config, &args.audience)?,
-        PeerClient::new(identity),
+        reviewers(config.clone(), &args.audience)?,
+        PeerClient::new(identity.clone()),
         metrics,
         ending.clone(),
     );
     let app = handle::router(Arc::new(gateway));
-    let serving = tokio::spawn(serve(listener, None, app, args.max_connections, ending.begun.clone()));
-    tokio::select! {
-        () = shutdown.cancelled() => {}
-        () = index.synced() => {
-            readiness.set(true);
-            tracing::info!(listen = %args.listen, "ready");
-            shutdown.cancelled().await;
-        }
+    let (client, dir, over) = (client(config)?, args.tls_dir.clone(), ending.over.clone());
+    let tasks = Tasks {
+        watching: start(watch::follow(client, index.clone(), over.clone())),
+        following: start(async move { identity.follow_dir(&dir, IDENTITY_PERIOD, over).await }),
+        serving: start(serve_and_drain(
+            listener,
+            None,
+            app,
+            args.max_connections,
+            args.drain + CLOSING,
+            ending.begun.clone(),
+        )),
+    };
+    let outcome = work(&tasks, &index, &readiness, &shutdown).await;
+    if index.is_synced() {
+        tokio::time::sleep(args.shutdown_delay).await;
     }
-    readiness.set(false);
-    end(&ending, args.drain, serving).await;
+    end(&ending, args.drain, &tasks).await;
     admin.cancel();
-    // Both end with `ending.over`; a panic in one of them was logged when it happened.
-    let _ = tokio::join!(watching, following);
     tracing::info!("ended");
-    Ok(())
+    outcome
+}
+
+/// A task that may be awaited more than once; a panic in it was logged when it happened.
+type Task = Shared<BoxFuture<'static, ()>>;
+
+fn start(work: impl Future<Output = ()> + Send + 'static) -> Task {
+    tokio::spawn(work).map(drop).boxed().shared()
+}
+
+/// What runs as long as the process.
+struct Tasks {
+    watching: Task,
+    following: Task,
+    serving: Task,
+}
+
+/// Lets the tasks run until `shutdown`, ready as soon as the index is complete. Not ready any more when this returns.
+async fn work(
+    tasks: &Tasks,
+    index: &Index,
+    readiness: &Readiness,
+    shutdown: &CancellationToken,
+) -> Result<(), Error> {
+    let until_synced = async {
+        index.synced().await;
+        readiness.set(true);
+        tracing::info!("ready");
+        std::future::pending::<()>().await;
+    };
+    let outcome = tokio::select! {
+        () = shutdown.cancelled() => Ok(()),
+        () = tasks.watching.clone() => Err(Error::Stopped("watch of sessions")),
+        () = tasks.following.clone() => Err(Error::Stopped("watch of the identity's files")),
+        () = tasks.serving.clone() => Err(Error::Stopped("server of calls")),
+        () = until_synced => Ok(()),
+    };
+    readiness.set(false);
+    outcome
 }
 
 /// Closes streams, lets calls finish within `drain`, cuts what is left.
-async fn end(ending: &Ending, drain: Duration, mut serving: tokio::task::JoinHandle<()>) {
+async fn end(ending: &Ending, drain: Duration, tasks: &Tasks) {
     ending.begun.cancel();
-    let drained = tokio::time::timeout(drain, &mut serving).await;
+    let drained = tokio::time::timeout(drain, tasks.serving.clone()).await;
     ending.over.cancel();
     if drained.is_err() {
         tracing::warn!(?drain, "calls still running are cut");
-        let _ = serving.await;
     }
+    futures::join!(tasks.serving.clone(), tasks.watching.clone(), tasks.following.clone());
 }
 
 async fn serve_admin(
@@ -161,6 +207,39 @@ fn client(config: Config) -> Result<Client, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn forever() -> Task {
+        start(std::future::pending())
+    }
+
+    #[tokio::test]
+    async fn a_task_that_stops_or_panics_makes_the_process_not_ready_and_ends_it_with_an_error() {
+        let (index, shutdown) = (Index::default(), CancellationToken::new());
+        index.end_list();
+        for name in ["watch of sessions", "watch of the identity's files", "server of calls"] {
+            for panics in [false, true] {
+                let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+                let task = start(async move {
+                    let _ = stopped.await;
+                    assert!(!panics, "as the test wants");
+                });
+                let mut tasks = Tasks { watching: forever(), following: forever(), serving: forever() };
+                match name {
+                    "watch of sessions" => tasks.watching = task,
+                    "server of calls" => tasks.serving = task,
+                    _ => tasks.following = task,
+                }
+                let readiness = Readiness::default();
+                let mut working = std::pin::pin!(work(&tasks, &index, &readiness, &shutdown));
+                assert!(futures::poll!(&mut working).is_pending());
+                assert!(readiness.get(), "{name}");
+                stop.send(()).unwrap();
+                let outcome = working.await;
+                assert!(matches!(outcome, Err(Error::Stopped(stopped)) if stopped == name), "{outcome:?}");
+                assert!(!readiness.get(), "{name}");
+            }
+        }
+    }
 
     #[tokio::test]
     async fn a_gateway_without_identity_files_waits_and_can_still_be_ended() {

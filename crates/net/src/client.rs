@@ -1,6 +1,7 @@
 //! Requests to sidecars over mutual TLS, with pooled connections.
 
 use crate::connector::SidecarConnector;
+use crate::error::chain;
 use crate::identity::Identity;
 use axum::body::Body;
 use http::{Request, Response, Uri};
@@ -115,17 +116,6 @@ impl PeerClient {
             }
         })
     }
-}
-
-/// An error and its sources on one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(inner) = source {
-        text = format!("{text}: {inner}");
-        source = inner.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use crate::client::Target;
 use crate::identity::Identity;
+use crate::socket::{self, End};
 use http::Uri;
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
@@ -56,11 +57,16 @@ impl tower::Service<Uri> for SidecarConnector {
 }
 
 async fn dial(address: SocketAddr, name: String, identity: Identity) -> io::Result<TokioIo<SidecarStream>> {
-    let stream = TcpStream::connect(address).await?;
-    stream.set_nodelay(true)?;
+    let stream = open(address).await?;
     let name = ServerName::try_from(name).map_err(io::Error::other)?;
     let stream = TlsConnector::from(identity.client_config()).connect(name, stream).await?;
     Ok(TokioIo::new(SidecarStream(stream)))
+}
+
+async fn open(address: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(address).await?;
+    socket::tune(&stream, End::Dialled)?;
+    Ok(stream)
 }
 
 /// A TLS stream that hyper's pool can hold.
@@ -105,5 +111,19 @@ impl AsyncWrite for SidecarStream {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.0).poll_write_vectored(cx, bufs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::socket::tests::assert_tuned;
+    use tokio::net::TcpListener;
+
+    #[tokio::test]
+    async fn a_dialled_socket_notices_a_peer_that_vanished() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = open(listener.local_addr().unwrap()).await.unwrap();
+        assert_tuned(&stream, End::Dialled);
     }
 }

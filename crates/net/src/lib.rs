@@ -4,8 +4,11 @@
 pub mod admin;
 pub mod client;
 mod connector;
+pub mod error;
 pub mod identity;
+pub mod metrics;
 pub mod peer;
 pub mod serve;
 pub mod shutdown;
+mod socket;
 pub mod telemetry;

@@ -2,6 +2,7 @@
 
 use crate::identity::Identity;
 use crate::peer::Peer;
+use crate::socket::{self, End};
 use axum::{Extension, Router};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
@@ -20,17 +21,29 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause after a failed accept, so that running out of descriptors does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// How long connections may go on once the server is asked to end.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(25);
+/// How long connections may go on once a server by [`serve`] is asked to end.
+pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// Serves `app` on `listener` until `cancel`; with an identity, over mutual TLS and with the [`Peer`] in each request's
-/// extensions. At most `max_connections` are open at once; more wait to be accepted. Returns when all are closed, or 25
-/// seconds after `cancel`.
+/// extensions. At most `max_connections` are open at once; more wait to be accepted. Returns when all are closed, or
+/// [`DRAIN_TIMEOUT`] after `cancel`.
 pub async fn serve(
     listener: TcpListener,
     identity: Option<Identity>,
     app: Router,
     max_connections: usize,
+    cancel: CancellationToken,
+) {
+    serve_and_drain(listener, identity, app, max_connections, DRAIN_TIMEOUT, cancel).await;
+}
+
+/// The same as [`serve`], but connections may go on for `drain` after `cancel`.
+pub async fn serve_and_drain(
+    listener: TcpListener,
+    identity: Option<Identity>,
+    app: Router,
+    max_connections: usize,
+    drain: Duration,
     cancel: CancellationToken,
 ) {
     let slots = Arc::new(Semaphore::new(max_connections));
@@ -48,7 +61,7 @@ pub async fn serve(
         };
     }
     drop(listener);
-    if tokio::time::timeout(DRAIN_TIMEOUT, graceful.shutdown()).await.is_err() {
+    if tokio::time::timeout(drain, graceful.shutdown()).await.is_err() {
         tracing::warn!("connections still open after the drain timeout are cut");
     }
 }
@@ -57,8 +70,9 @@ async fn accept(listener: &TcpListener, slots: &Arc<Semaphore>) -> Option<(TcpSt
     let slot = slots.clone().acquire_owned().await.ok()?;
     match listener.accept().await {
         Ok((stream, _)) => {
-            // Answers are small and streamed: waiting to fill a segment only adds delay.
-            let _ = stream.set_nodelay(true);
+            if let Err(error) = socket::tune(&stream, End::Accepted) {
+                tracing::debug!(%error, "a socket without its options is used as it is");
+            }
             Some((stream, slot))
         }
         Err(error) => {
@@ -103,5 +117,21 @@ impl Connection {
         if let Err(error) = self.watcher.watch(served).await {
             tracing::debug!(%error, "connection ended early");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::socket::tests::assert_tuned;
+
+    #[tokio::test]
+    async fn an_accepted_socket_notices_a_peer_that_vanished() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let slots = Arc::new(Semaphore::new(1));
+        let (dialled, accepted) = tokio::join!(TcpStream::connect(address), accept(&listener, &slots));
+        let (_dialled, (stream, _slot)) = (dialled.unwrap(), accepted.unwrap());
+        assert_tuned(&stream, End::Accepted);
     }
 }

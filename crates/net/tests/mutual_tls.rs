@@ -6,7 +6,7 @@ use axum::{Extension, Router, routing::get};
 use berth_net::client::{PeerClient, PeerError, Target};
 use berth_net::identity::Identity;
 use berth_net::peer::Peer;
-use berth_net::serve::serve;
+use berth_net::serve::{serve, serve_and_drain};
 use berth_wire::{GATEWAY_URI, OPERATOR_URI, server_dns_name};
 use http::Request;
 use http_body_util::BodyExt;
@@ -172,4 +172,32 @@ async fn the_end_lets_a_running_request_finish() {
     finish.cancel();
     assert_eq!(running.await.unwrap().unwrap(), "finished");
     server.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_request_that_outlives_the_drain_is_cut_as_unanswered() {
+    let ca = Ca::new();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let cancel = CancellationToken::new();
+    let cancelled = cancel.clone();
+    let app = Router::new().route(
+        "/who",
+        get(move || async move {
+            cancelled.cancel();
+            std::future::pending::<String>().await
+        }),
+    );
+    let identity = Some(ca.server_identity("uid-a"));
+    let drain = std::time::Duration::from_millis(50);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let server = runtime.spawn(serve_and_drain(listener, identity, app, 16, drain, cancel));
+    let client = PeerClient::new(ca.client(GATEWAY_URI));
+    let ended = async {
+        server.await.unwrap();
+        // What is cut is what the end of the process cuts.
+        runtime.shutdown_background();
+    };
+    let (answer, ()) = tokio::join!(ask(&client, address, "uid-a"), ended);
+    assert!(matches!(answer, Err(PeerError::NoAnswer { .. })), "{answer:?}");
 }

@@ -1,7 +1,8 @@
 //! How a session ends: what is left to do, given what is still there.
 //!
 //! Each step may have been done before, in part, by a process that is gone. The whole is bounded: once drain + close +
-//! 10 s have passed since the deletion, the end is told with whatever was not confirmed.
+//! 10 s have passed since the deletion, the end is told with whatever was not confirmed. Each sidecar is asked at least
+//! once before that, however late it is: an operator that was away asks first.
 
 pub mod report;
 pub mod status;
@@ -19,6 +20,8 @@ use std::time::Duration;
 const RETRY: Duration = Duration::from_secs(1);
 /// Pause before a sidecar whose end goes on is asked again; its stream tells of the end at once.
 const LOOK: Duration = Duration::from_secs(5);
+/// How long an operator that has only just started waits for sidecars to tell what they hold, past the bound too.
+pub const HEARING: Duration = Duration::from_secs(10);
 /// An end that lasts longer than this shows as a condition.
 pub const SHOWN_AFTER: Duration = Duration::from_secs(2);
 
@@ -53,6 +56,17 @@ pub struct Holding {
     pub pod_uid: String,
     /// What is known of the end there.
     pub state: State,
+}
+
+impl Holding {
+    /// Whether nothing of the session is left in the pod.
+    pub fn is_over(&self) -> bool {
+        match &self.state {
+            State::Answered(report) => report.phase == EndPhase::Ended,
+            State::Gone => true,
+            State::Unasked | State::Silent => false,
+        }
+    }
 }
 
 /// What is known of the end in one pod.
@@ -90,6 +104,8 @@ pub struct Observed<'a> {
     pub unheard: bool,
     /// Whether the Event stands.
     pub told: bool,
+    /// When this operator started.
+    pub started: Moment,
 }
 
 /// What to do next.
@@ -98,28 +114,31 @@ pub fn next(ending: &Ending, observed: &Observed<'_>, now: Moment) -> Step {
     if observed.told {
         return Step::Done;
     }
-    let over = |holding: &Holding| match &holding.state {
-        State::Answered(report) => report.phase == EndPhase::Ended,
-        State::Gone => true,
-        State::Unasked | State::Silent => false,
-    };
-    if now >= ending.bound() || (holdings.iter().all(over) && !observed.unheard) {
-        return Step::Tell(Report::new(ending.reason, holdings));
+    let report = || Step::Tell(Report::new(ending.reason, holdings));
+    if holdings.iter().all(Holding::is_over) && !observed.unheard {
+        return report();
     }
-    let unasked: Vec<usize> = holdings
-        .iter()
-        .enumerate()
-        .filter(|(_, holding)| holding.state == State::Unasked)
-        .map(|(index, _)| index)
-        .collect();
+    // Asking comes before the bound: it is itself bounded, and what is never asked would live on.
+    let unasked = unasked(holdings);
     if !unasked.is_empty() {
         return Step::Close(unasked);
     }
     let silent = observed.unheard || holdings.iter().any(|holding| holding.state == State::Silent);
+    let heard = observed.started.plus(HEARING);
+    let bound = if silent { ending.bound().max(heard) } else { ending.bound() };
+    if now >= bound {
+        return report();
+    }
     let shown = ending.since.plus(SHOWN_AFTER);
     let look = now.plus(if silent { RETRY } else { LOOK });
     let next = if shown > now { look.min(shown) } else { look };
-    Step::Wait(next.min(ending.bound()))
+    Step::Wait(next.min(bound))
+}
+
+/// The holdings whose sidecars were not asked yet, by index.
+pub fn unasked(holdings: &[Holding]) -> Vec<usize> {
+    let unasked = holdings.iter().enumerate().filter(|(_, holding)| holding.state == State::Unasked);
+    unasked.map(|(index, _)| index).collect()
 }
 
 /// The end of `session`, which was deleted at `since`; `servers` are the timeouts of those of its servers that still exist.

@@ -3,5 +3,6 @@
 pub mod build;
 pub mod clocks;
 pub mod place;
+pub mod removed;
 pub mod status;
 pub mod validate;

@@ -22,6 +22,10 @@ pub struct Args {
     /// Sessions that the pod takes at once; with 1 it takes a single one in its life.
     #[arg(long, env = "BERTH_SLOTS", value_parser = clap::value_parser!(u32).range(1..))]
     pub slots: u32,
+    /// MiB for message bodies that are held at once, of all sessions together: requests and answers that do not fit are refused.
+    /// Keep it well below the memory limit of the container.
+    #[arg(long, env = "BERTH_BUFFER_MIB", default_value = "96", value_parser = clap::value_parser!(u16).range(1..))]
+    pub buffer_mib: u16,
     /// Folder with tls.crt, tls.key and ca.crt.
     #[arg(long, env = "BERTH_TLS_DIR", default_value = "/etc/berth/tls")]
     pub tls_dir: PathBuf,
@@ -57,6 +61,6 @@ mod tests {
             ["berth-sidecar", "--server-uid", "u", "--server-name", "n", "--revision", "r", "--slots", "50"];
         let args = Args::try_parse_from(args).unwrap();
         assert_eq!((args.listen.port(), args.admin_listen.port()), (berth_wire::SIDECAR_PORT, 8081));
-        assert_eq!(args.tls_dir, PathBuf::from("/etc/berth/tls"));
+        assert_eq!((args.tls_dir, args.buffer_mib), (PathBuf::from("/etc/berth/tls"), 96));
     }
 }

@@ -3,6 +3,7 @@
 //! | part | what |
 //! |---|---|
 //! | [`sidecar`] | everything put together: routes and who may use them |
+//! | [`budget`] | the memory for message bodies, shared by all sessions |
 //! | `control` | the operator's API: PUT, DELETE, list and watch |
 //! | `registry` | all sessions: slots, tombstones, news |
 //! | `session` | one session: its state machine, connect, calls, scopes, end |
@@ -13,6 +14,7 @@
 
 pub mod args;
 mod bounds;
+pub mod budget;
 mod control;
 pub mod metrics;
 mod registry;

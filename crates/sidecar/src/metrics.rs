@@ -1,4 +1,4 @@
-//! Metrics of a sidecar. Gauges are only moved through [`Held`], so every path, a panic too, brings them back.
+//! Metrics of a sidecar. Gauges are only moved through [`berth_net::metrics::Held`], so every path, a panic too, brings them back.
 
 use berth_wire::Failure;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
@@ -82,22 +82,5 @@ impl Metrics {
     /// Counts an attempt that ended.
     pub(crate) fn count_connect(&self, result: ConnectResult) {
         self.connects.get_or_create(&ConnectLabels { result }).inc();
-    }
-}
-
-/// One unit of a gauge, given back when dropped.
-#[derive(Debug)]
-pub(crate) struct Held(Gauge);
-
-impl Held {
-    pub(crate) fn new(gauge: &Gauge) -> Self {
-        gauge.inc();
-        Self(gauge.clone())
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.0.dec();
     }
 }

@@ -1,6 +1,7 @@
 //! The process: identity, sockets, signals.
 
 use crate::args::Args;
+use crate::budget::Budget;
 use crate::metrics::Metrics;
 use crate::sidecar::Sidecar;
 use crate::upstream::{Dialer, DialerError};
@@ -49,7 +50,8 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     let identity = Identity::from_dir(&args.tls_dir).await?;
     let mut metrics_registry = Registry::default();
     let metrics = Metrics::register(&mut metrics_registry);
-    let sidecar = Sidecar::new(args.server(), args.slots, Arc::new(Dialer::system()?), metrics);
+    let budget = Budget::mebibytes(args.buffer_mib);
+    let sidecar = Sidecar::new(args.server(), args.slots, Arc::new(Dialer::system()?), budget, metrics);
     let readiness = admin::Readiness::default();
 
     let listener = bind(args.listen).await?;

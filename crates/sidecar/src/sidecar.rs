@@ -1,5 +1,6 @@
 //! A sidecar put together: what it shares, its routes, its end.
 
+use crate::budget::Budget;
 use crate::metrics::Metrics;
 use crate::registry::{Feed, Registry};
 use crate::session::Shared;
@@ -23,10 +24,11 @@ pub struct Sidecar {
 }
 
 impl Sidecar {
-    /// A sidecar for `slots` sessions of `server`.
-    pub fn new(server: ServerKey, slots: u32, dialer: Arc<Dialer>, metrics: Metrics) -> Self {
+    /// A sidecar for `slots` sessions of `server`, whose message bodies `budget` bounds.
+    pub fn new(server: ServerKey, slots: u32, dialer: Arc<Dialer>, budget: Budget, metrics: Metrics) -> Self {
         let random = rustls::crypto::ring::default_provider().secure_random;
-        let shared = Shared { dialer, metrics, feed: Feed::default(), random, tasks: TaskTracker::new() };
+        let shared =
+            Shared { dialer, budget, metrics, feed: Feed::default(), random, tasks: TaskTracker::new() };
         Self { registry: Registry::new(server, slots, Arc::new(shared)) }
     }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionSpec {
-    /// UID of the `AgentSession`: the session's key in the sidecar. Never the user, never a credential's hash (CASES.md 12).
+    /// UID of the `AgentSession`: the session's key in the sidecar. Never the user, never a credential's hash.
     pub uid: String,
     /// `namespace/name` of the `AgentSession`, for logs only.
     pub display_name: String,
@@ -14,7 +14,7 @@ pub struct SessionSpec {
     pub server: ServerKey,
     /// Orders PUTs: one older than the one held is refused.
     pub generation: Generation,
-    /// Whose session it is.
+    /// Whose session it is, for as long as it lives: a PUT that changes it is refused.
     pub subject: Subject,
     /// Where the upstream is and what is sent to it.
     pub upstream: Upstream,

@@ -119,6 +119,8 @@ pub enum RefusalReason {
     Full,
     /// The PUT is older than the one held.
     Stale,
+    /// The session is held for another subject, and never changes it.
+    SubjectChanged,
     /// The session has ended here: its tombstone stands.
     Ended,
     /// The pod serves another server or revision.

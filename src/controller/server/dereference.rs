@@ -2,12 +2,14 @@
 
 use crate::api_error;
 use crate::context::Context;
+use crate::fleet::Reported;
 use crate::slots::Book;
 use berth_api::{AgentSession, McpServer, label};
 use berth_plan::pod::{Life, PoolPod};
 use berth_plan::server::pool::Claim;
 use berth_plan::server::validate::{SecretState, secret_ref};
 use berth_plan::time::Moment;
+use berth_wire::SessionState;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
@@ -16,7 +18,7 @@ use std::sync::Arc;
 
 /// Something could not be read.
 #[derive(Debug, thiserror::Error)]
-#[error("failed to look for secret {secret:?}: {}", api_error::text(source))]
+#[error("failed to read secret {secret:?}: {}", api_error::text(source))]
 pub struct Error {
     secret: String,
     source: Box<kube::Error>,
@@ -92,8 +94,14 @@ pub fn claims(namespace: &str, server: &McpServer, ctx: &Context, book: &Book) -
     };
     let claim = |session: Arc<AgentSession>| {
         let uid = session.uid().unwrap_or_default();
+        let pod = book.promise_of(&uid, &server_uid).map(|promise| promise.pod.clone());
+        let over =
+            |reported: &Reported| matches!(reported.report.state, SessionState::Ending | SessionState::Ended);
+        // Only a session that waits for a slot can be shut out.
+        let reports = if pod.is_none() { ctx.fleet.reports_of(&uid) } else { Vec::new() };
         Claim {
-            pod: book.promise_of(&uid, &server_uid).map(|promise| promise.pod.clone()),
+            pod,
+            barred: reports.into_iter().filter(over).map(|reported| reported.pod).collect(),
             session: uid,
             subject: session.spec.subject.clone(),
             created: session.metadata.creation_timestamp.as_ref().map_or(Moment(0), Moment::from_api),

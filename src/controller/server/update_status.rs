@@ -1,4 +1,4 @@
-//! Writes what a look at an `McpServer` found.
+//! Writes what a reconcile of an `McpServer` found.
 
 use crate::context::Context;
 use crate::controller::server::apply::Applied;
@@ -45,6 +45,5 @@ async fn write(
     let pods = ctx.slots.with(|book| pool_pods(&namespace, &server.uid().unwrap_or_default(), ctx, book));
     let found = Found { server: valid, pods: &pods, waiting, refused, image: &ctx.settings.sidecar_image };
     let wanted = server_status(server, &found, now);
-    status::update(&ctx.api::<McpServer>(&namespace), &server.name_any(), server.status.as_ref(), &wanted)
-        .await
+    status::update(&ctx.api::<McpServer>(&namespace), server, server.status.as_ref(), &wanted).await
 }

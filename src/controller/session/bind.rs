@@ -9,15 +9,14 @@ use berth_plan::server::validate::ValidServer;
 use berth_plan::session::build;
 use berth_plan::session::place::{self, Decision, Observed, Wait};
 use berth_plan::session::status::{Outcome, silent};
-use berth_plan::session::validate::Refusal;
 use berth_plan::time::Moment;
 use berth_wire::{EndPhase, RefusalReason, SessionReport};
 use kube::ResourceExt;
 use std::time::Duration;
 
-/// Pods that are asked in one look.
+/// Pods that are asked in one reconcile.
 const TRIES: usize = 4;
-/// How long a look waits for a session to leave a pod of an older revision.
+/// How long a reconcile waits for a session to leave a pod of an older revision.
 const LEAVE_WAIT: Duration = Duration::from_millis(500);
 
 /// What was decided, free of what it was decided from.
@@ -31,13 +30,13 @@ enum Placed {
 /// What became of one binding.
 pub async fn bind(
     session: &AgentSession,
-    server: Result<ValidServer, Refusal>,
+    server: Result<ValidServer, Outcome>,
     ctx: &Context,
     now: Moment,
 ) -> Outcome {
     let server = match server {
         Ok(server) => server,
-        Err(refusal) => return Outcome::Refused(refusal),
+        Err(outcome) => return outcome,
     };
     let mut refused_by = Vec::new();
     for _ in 0..TRIES {
@@ -131,8 +130,8 @@ async fn keep(
         Err(ControlError::Refused(refusal)) if refusal.reason == RefusalReason::Stale => {
             Some(Outcome::kept(server, pod, report))
         }
-        Err(ControlError::Refused(_)) => {
-            release(session, server, ctx);
+        Err(ControlError::Refused(refusal)) => {
+            refused(session, server, pod, &refusal, ctx);
             None
         }
         Err(error) => Some(silent(server, pod, report, &error.to_string())),
@@ -143,7 +142,11 @@ async fn keep(
 async fn take(session: &AgentSession, server: &ValidServer, pod: &PoolPod, ctx: &Context) -> Option<Outcome> {
     match put(session, server, pod, ctx).await {
         Ok(report) => Some(Outcome::kept(server, pod, Some(report))),
-        Err(ControlError::Refused(_) | ControlError::Unreachable(_)) => {
+        Err(ControlError::Refused(refusal)) => {
+            refused(session, server, pod, &refusal, ctx);
+            None
+        }
+        Err(ControlError::Unreachable(_)) => {
             release(session, server, ctx);
             None
         }
@@ -181,7 +184,60 @@ async fn leave(session: &AgentSession, server: &ValidServer, pod: &PoolPod, ctx:
     over
 }
 
+/// Takes the promise back. A pod for a single session that is full was used, which only its sidecar still knew when this
+/// process started after that session: it takes nobody any more, and has to be replaced.
+fn refused(
+    session: &AgentSession,
+    server: &ValidServer,
+    pod: &PoolPod,
+    refusal: &berth_wire::Refusal,
+    ctx: &Context,
+) {
+    release(session, server, ctx);
+    if pod.slots == 1 && refusal.reason == RefusalReason::Full {
+        ctx.fleet.mark_used(&pod.uid);
+    }
+}
+
 fn release(session: &AgentSession, server: &ValidServer, ctx: &Context) {
     let uid = session.uid().unwrap_or_default();
     ctx.slots.with(|book| book.release(&uid, &server.key.uid));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+    use crate::fleet::stand::{Stand, pod, until};
+    use berth_api::label;
+    use berth_plan::server::validate::{SecretState, validate};
+    use serde_json::json;
+
+    #[tokio::test]
+    async fn a_pod_for_one_session_that_is_full_though_it_seems_free_was_used_and_is_not_asked_again() {
+        let (mut ctx, _) = fixture::context(|_| fixture::failure(404, "NotFound", "no")).await;
+        let server = validate(
+            &fixture::server("everything", &json!({"pool": {"sessionsPerPod": 1}})),
+            SecretState::Missing,
+        )
+        .unwrap();
+        let stand = Stand::start(&ctx.ca, "127.0.79.4", vec![]).await;
+        let mut used = pod("127.0.79.4");
+        used.metadata
+            .labels
+            .get_or_insert_default()
+            .insert(label::REVISION.into(), server.key.revision.clone());
+        ctx.stores.pods = fixture::store_of(vec![used.clone()]);
+        ctx.fleet.follow(&used);
+        until("synced", || ctx.fleet.is_synced("pod")).await;
+        let mut session = fixture::deleted_session(&json!({}));
+        session.metadata.uid = Some("one-too-many".into());
+        let free = || ctx.slots.with(|book| pool_pods("demo", "server", &ctx, book)[0].free());
+        assert_eq!(free(), 1);
+        let outcome = bind(&session, Ok(server), &ctx, ctx.clock.now()).await;
+        assert!(matches!(outcome, Outcome::Waiting(Wait::NoSlot { .. })), "{outcome:?}");
+        assert_eq!(free(), 0);
+        assert!(ctx.fleet.occupancy("pod", vec![]).used);
+        assert_eq!(stand.ended(), []);
+    }
 }

@@ -5,25 +5,22 @@
 
 use crate::api_error;
 use crate::context::Context;
-use crate::controller::session::{Error, finalizer, update_status};
+use crate::controller::session::{Error, finalizer, holdings, update_status};
 use crate::event;
-use crate::watch::routes;
 use berth_api::label::SESSION_FINALIZER;
-use berth_api::{AgentSession, McpServer};
+use berth_api::{AgentSession, McpServer, Timeouts};
 use berth_plan::end::report::Report;
-use berth_plan::end::{self, Ending, Holding, Observed, State, Step};
+use berth_plan::end::{self, Ending, Observed, Step};
 use berth_plan::session::build;
 use berth_plan::time::Moment;
-use futures::future::join_all;
-use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, Preconditions};
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use std::time::Duration;
 
-/// How long a look waits for sidecars: most ends are over by then, and the streams tell of the others.
-const WAIT: Duration = Duration::from_millis(500);
+/// How long a reconcile waits for sidecars: most ends are over by then, and the streams tell of the others.
+pub const WAIT: Duration = Duration::from_millis(500);
 
 /// The session could not be deleted.
 #[derive(Debug, thiserror::Error)]
@@ -52,13 +49,19 @@ pub async fn end(session: &AgentSession, ctx: &Context) -> Result<Action, Error>
         return Ok(Action::await_change());
     }
     let ending = ending(session, ctx);
-    let mut holdings = holdings(session, ctx);
+    let request = build::end_request(ending.drain, ending.close, WAIT);
+    let mut holdings = holdings::holdings(session, ctx);
     let mut told: Option<Report> = None;
     loop {
         let now = ctx.clock.now();
-        let unheard = unheard(session, ctx);
-        match end::next(&ending, &Observed { holdings: &holdings, unheard, told: told.is_some() }, now) {
-            Step::Close(asked) => close(session, &ending, &mut holdings, &asked, ctx).await,
+        let observed = Observed {
+            holdings: &holdings,
+            unheard: holdings::unheard(session, ctx),
+            told: told.is_some(),
+            started: ctx.started,
+        };
+        match end::next(&ending, &observed, now) {
+            Step::Close(asked) => holdings::close(session, request, &mut holdings, &asked, ctx).await,
             Step::Wait(until) => {
                 if let Some(status) = end::status::status(session, &ending, &holdings, now) {
                     update_status::write(session, &status, ctx).await?;
@@ -96,100 +99,41 @@ async fn done(session: &AgentSession, told: Option<Report>, ctx: &Context) -> Re
     Ok(Action::await_change())
 }
 
-/// Asks sidecars to end the session, all at once.
-async fn close(
-    session: &AgentSession,
-    ending: &Ending,
-    holdings: &mut [Holding],
-    asked: &[usize],
-    ctx: &Context,
-) {
-    let uid = session.uid().unwrap_or_default();
-    let request = build::end_request(ending.drain, ending.close, WAIT);
-    let pods: Vec<(usize, String)> =
-        asked.iter().filter_map(|index| Some((*index, holdings.get(*index)?.pod_uid.clone()))).collect();
-    let answers = join_all(pods.iter().map(|(_, pod)| ctx.fleet.end(pod, &uid, request))).await;
-    for ((index, _), answer) in pods.iter().zip(answers) {
-        let Some(holding) = holdings.get_mut(*index) else { continue };
-        holding.state = match answer {
-            Ok(report) => State::Answered(report),
-            Err(error) => {
-                tracing::info!(session = session.name_any(), pod = holding.pod, %error, "end not confirmed yet");
-                State::Silent
-            }
-        };
-    }
-}
-
-/// Reason and bounds of the end. A server that is gone counts with the defaults.
+/// Reason and bounds of the end.
 fn ending(session: &AgentSession, ctx: &Context) -> Ending {
-    let namespace = session.namespace().unwrap_or_default();
-    let servers: Vec<_> = session
-        .spec
-        .servers
-        .iter()
-        .filter_map(|server| {
-            ctx.stores.servers.get(&ObjectRef::<McpServer>::new(&server.name).within(&namespace))
-        })
-        .map(|server| server.spec.timeouts.clone())
-        .collect();
+    let names = session.spec.servers.iter().map(|server| server.name.as_str());
     let deleted = session.metadata.deletion_timestamp.as_ref().map_or(ctx.clock.now(), Moment::from_api);
-    end::ending(session, &servers, deleted)
+    end::ending(session, &timeouts(session, names, ctx), deleted)
 }
 
-/// Every pod that holds the session or held it: what status says, what this process promised, what sidecars report. A crash
-/// between a PUT and the status write loses none of them.
-fn holdings(session: &AgentSession, ctx: &Context) -> Vec<Holding> {
-    let uid = session.uid().unwrap_or_default();
-    let mut holdings: Vec<Holding> = Vec::new();
-    let mut add = |server: String, pod: String, pod_uid: String| {
-        if !holdings.iter().any(|held| held.pod_uid == pod_uid) {
-            holdings.push(Holding { server, pod, pod_uid, state: State::Unasked });
-        }
-    };
-    for server in session.status.iter().flat_map(|status| &status.servers) {
-        if let Some(pod) = &server.pod_ref {
-            add(server.name.clone(), pod.name.clone(), pod.uid.clone());
-        }
-    }
-    let reports = ctx.fleet.reports_of(&uid);
-    for reported in &reports {
-        let name = pod_of(&reported.pod, ctx).map_or_else(|| reported.pod.clone(), |pod| pod.name_any());
-        add(reported.server.clone(), name, reported.pod.clone());
-    }
-    for (_, pod_uid) in ctx.slots.promises_of(&uid) {
-        if let Some(pod) = pod_of(&pod_uid, ctx) {
-            add(routes::owner(&pod).unwrap_or_default(), pod.name_any(), pod_uid);
-        }
-    }
-    for holding in &mut holdings {
-        let reported = reports.iter().find(|reported| reported.pod == holding.pod_uid);
-        let ended = reported.and_then(|reported| reported.report.end);
-        holding.state = end::first_state(pod_of(&holding.pod_uid, ctx).as_deref(), ended);
-    }
-    holdings
+/// How long the session may drain and close at the servers of these names.
+pub fn bounds<'a>(
+    session: &AgentSession,
+    servers: impl Iterator<Item = &'a str>,
+    ctx: &Context,
+) -> (Duration, Duration) {
+    let ending = end::ending(session, &timeouts(session, servers, ctx), ctx.clock.now());
+    (ending.drain, ending.close)
 }
 
-/// Whether a ready pod of the session's servers has not told yet which sessions it holds.
-fn unheard(session: &AgentSession, ctx: &Context) -> bool {
-    let namespace = session.namespace();
-    let may_hold = |pod: &Pod| {
-        let server = routes::owner(pod);
-        pod.namespace() == namespace
-            && session.spec.servers.iter().any(|binding| server.as_ref() == Some(&binding.name))
-            && end::is_unheard(pod, ctx.fleet.is_synced(&pod.uid().unwrap_or_default()))
-    };
-    ctx.stores.pods.find(may_hold).is_some()
-}
-
-fn pod_of(uid: &str, ctx: &Context) -> Option<std::sync::Arc<Pod>> {
-    ctx.stores.pods.find(|pod| pod.metadata.uid.as_deref() == Some(uid))
+/// The timeouts of these servers. One that is gone is left out: it counts with the defaults.
+fn timeouts<'a>(
+    session: &AgentSession,
+    servers: impl Iterator<Item = &'a str>,
+    ctx: &Context,
+) -> Vec<Timeouts> {
+    let namespace = session.namespace().unwrap_or_default();
+    let found = servers
+        .filter_map(|name| ctx.stores.servers.get(&ObjectRef::<McpServer>::new(name).within(&namespace)));
+    found.map(|server| server.spec.timeouts.clone()).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{Seen, context, deleted_session, failure};
+    use crate::fixture::{Seen, context, deleted_session, failure, store_of};
+    use crate::fleet::stand::{Stand, pod, report, until};
+    use berth_wire::SessionState;
     use http::Method;
     use serde_json::{Value, json};
 
@@ -263,5 +207,24 @@ mod tests {
             (&seen[0].method, &seen[0].body["preconditions"]["uid"]),
             (&Method::DELETE, &json!("77-session"))
         );
+    }
+
+    #[tokio::test]
+    async fn an_operator_that_comes_back_long_after_the_bound_still_asks_every_sidecar() {
+        let (mut ctx, log) = context(all_is_well).await;
+        let stand = Stand::start(&ctx.ca, "127.0.79.3", vec![report("77-session", SessionState::Idle)]).await;
+        ctx.stores.pods = store_of(vec![pod("127.0.79.3")]);
+        let session = deleted_session(&json!({}));
+        ctx.slots.know(&session);
+        // It has just started: until the sidecar has told what it holds, nothing is told.
+        ctx.started = ctx.clock.now();
+        assert_eq!(end(&session, &ctx).await.unwrap(), Action::requeue(Duration::from_secs(1)));
+        assert_eq!(log.lines().len(), 1, "only the status");
+        ctx.fleet.follow(&pod("127.0.79.3"));
+        until("synced", || ctx.fleet.is_synced("pod")).await;
+        end(&session, &ctx).await.unwrap();
+        assert_eq!(stand.ended()[0].0, "77-session");
+        let seen = log.take();
+        assert_eq!((seen.len(), &seen[0].body["type"]), (2, &json!("Normal")));
     }
 }

@@ -1,20 +1,25 @@
-//! Writes what a look at an `AgentSession` found.
+//! Writes what a reconcile of an `AgentSession` found.
 
 use crate::context::Context;
 use crate::controller::status;
 use berth_api::{AgentSession, AgentSessionStatus};
+use berth_plan::end::Holding;
+use berth_plan::session::removed::entries;
 use berth_plan::session::status::{Outcome, status as session_status};
 use berth_plan::time::Moment;
 use kube::ResourceExt;
 
-/// Writes the status of a session that lives.
+/// Writes the status of a session that lives; `left` is what is held at servers that its spec does not name any more.
 pub async fn update(
     session: &AgentSession,
     outcomes: &[Outcome],
+    left: &[Holding],
     ctx: &Context,
     now: Moment,
 ) -> Result<(), status::Error> {
-    write(session, &session_status(session, outcomes, &ctx.settings.gateway_url, now), ctx).await
+    let mut wanted = session_status(session, outcomes, &ctx.settings.gateway_url, now);
+    wanted.servers.extend(entries(session, left));
+    write(session, &wanted, ctx).await
 }
 
 /// Writes `wanted`.
@@ -24,5 +29,5 @@ pub async fn write(
     ctx: &Context,
 ) -> Result<(), status::Error> {
     let api = ctx.api::<AgentSession>(&session.namespace().unwrap_or_default());
-    status::update(&api, &session.name_any(), session.status.as_ref(), wanted).await
+    status::update(&api, session, session.status.as_ref(), wanted).await
 }

@@ -36,7 +36,7 @@ async fn unknown_foreign_and_ended_sessions_and_missing_servers_get_the_same_byt
     assert_eq!(foreign.status, 404);
     assert_eq!(
         foreign.body,
-        r#"{"error":{"code":-32001,"message":"Session not found"},"id":null,"jsonrpc":"2.0"}"#
+        r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}"#
     );
     for (case, answer) in [
         ("unknown", unknown),

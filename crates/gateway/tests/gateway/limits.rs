@@ -3,6 +3,7 @@
 use crate::client::{Client, head, post};
 use crate::world::{PATH, World, settings};
 use berth_gateway::Settings;
+use serde_json::json;
 use std::time::Duration;
 
 const TOKEN: &str = "authorization: Bearer token-alice";
@@ -12,7 +13,8 @@ async fn a_body_above_the_limit_is_413_and_one_at_the_limit_passes() {
     let world = World::with(Settings { body_max: 1024, ..settings() }).await;
     world.place();
     let answer = world.call(&head("POST", PATH, &[TOKEN, "content-length: 1025"])).await;
-    assert_eq!((answer.status, &answer.error()["data"]["limitBytes"]), (413, &1024.into()));
+    assert_eq!((answer.status, &answer.error()["code"]), (413, &(-32054).into()));
+    assert!(answer.body.contains("1024 bytes"), "{}", answer.body);
     assert_eq!(world.sidecar.count(), 0);
     assert_eq!(world.call(&post(PATH, "alice", &"x".repeat(1024))).await.status, 200);
     world.baseline().await;
@@ -46,7 +48,8 @@ async fn headers_above_the_limit_are_431() {
     world.place();
     let large = format!("x-large: {}", "x".repeat(70_000));
     let answer = world.call(&head("POST", PATH, &[TOKEN, &large, "content-length: 0"])).await;
-    assert_eq!((answer.status, &answer.error()["data"]["limitBytes"]), (431, &65_536.into()));
+    assert_eq!((answer.status, &answer.error()["code"]), (431, &(-32054).into()));
+    assert!(answer.body.contains("65536 bytes"), "{}", answer.body);
 }
 
 #[tokio::test]
@@ -63,7 +66,8 @@ async fn another_path_or_method_is_404_and_says_the_form() {
 
 #[tokio::test]
 async fn a_page_of_another_origin_is_403_before_its_token_is_looked_at() {
-    let world = World::new().await;
+    let hosts = vec!["gateway.test".into()];
+    let world = World::with(Settings { allowed_hosts: hosts, ..settings() }).await;
     world.place();
     let foreign = head("POST", PATH, &[TOKEN, "origin: https://evil.example", "content-length: 0"]);
     let answer = world.call(&foreign).await;
@@ -71,4 +75,47 @@ async fn a_page_of_another_origin_is_403_before_its_token_is_looked_at() {
     assert!(world.reviews.tokens().is_empty());
     let own = head("POST", PATH, &[TOKEN, "origin: https://gateway.test", "content-length: 0"]);
     assert_eq!(world.call(&own).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_page_that_was_rebound_to_us_is_403_though_its_host_is_its_origin() {
+    let world = World::new().await;
+    world.place();
+    let rebound = head("POST", PATH, &[TOKEN, "origin: http://evil.example.com", "content-length: 0"])
+        .replace("host: gateway.test", "host: evil.example.com");
+    let answer = world.call(&rebound).await;
+    assert_eq!((answer.status, &answer.error()["data"]["reason"]), (403, &"ForbiddenOrigin".into()));
+    assert_eq!(world.sidecar.count(), 0);
+}
+
+#[tokio::test]
+async fn bodies_beyond_the_budget_are_503_until_others_are_let_go() {
+    let bounds = Settings { body_budget: 1024, budget_wait: Duration::from_millis(20), ..settings() };
+    let world = World::with(bounds).await;
+    world.apply(&json!({}), &json!({}));
+    let waiting = Client::send(world.address, &post(PATH, "alice", &"x".repeat(1000))).await;
+    world.metric_reaches("berth_gateway_body_bytes", 1000.0).await;
+    let refused = world.call(&post(PATH, "alice", &"x".repeat(25))).await;
+    assert_eq!((refused.status, &refused.error()["code"]), (503, &(-32055).into()));
+    assert!(refused.head.contains("\nretry-after: 1"), "{}", refused.head);
+    assert_eq!(world.sidecar.count(), 0);
+    world.place();
+    assert_eq!(waiting.read_all().await.status, 200);
+    world.metric_reaches("berth_gateway_body_bytes", 0.0).await;
+    assert_eq!(world.call(&post(PATH, "alice", &"x".repeat(1024))).await.status, 200);
+    world.baseline().await;
+}
+
+#[tokio::test]
+async fn a_body_that_is_only_announced_takes_nothing_of_the_budget() {
+    let bounds = Settings { body_budget: 1024, budget_wait: Duration::from_millis(20), ..settings() };
+    let world = World::with(bounds).await;
+    world.place();
+    let announced =
+        Client::send(world.address, &(head("POST", PATH, &[TOKEN, "content-length: 1024"]) + "{")).await;
+    world.metric_reaches("berth_gateway_body_bytes", 1.0).await;
+    assert_eq!(world.call(&post(PATH, "alice", &"x".repeat(1023))).await.status, 200);
+    drop(announced);
+    world.metric_reaches("berth_gateway_body_bytes", 0.0).await;
+    world.baseline().await;
 }

@@ -66,6 +66,7 @@ async fn the_process_is_ready_once_it_has_its_identity_and_knows_every_session_a
     let flags = ["berth-gateway", "--listen", &listen_text, "--admin-listen", &admin_text, "--tls-dir"];
     let mut args = Args::try_parse_from(flags.into_iter().chain([folder.0.to_str().unwrap()])).unwrap();
     args.placement_wait = Duration::from_millis(20);
+    args.shutdown_delay = Duration::from_secs(2);
     let process = tokio::spawn(run_with(args, api.config.clone(), shutdown.clone()));
 
     listening(admin).await;
@@ -94,5 +95,17 @@ async fn the_process_is_ready_once_it_has_its_identity_and_knows_every_session_a
     assert!(!metrics.contains("good") && !metrics.contains("alice"), "no token and no name in metrics");
 
     shutdown.cancel();
+    let is_not_ready = async {
+        while ask(admin, "/readyz").await.status != 503 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    soon("it is not ready", is_not_ready).await;
+    assert_eq!(
+        ask(listen, path).await.status,
+        401,
+        "calls are still accepted: routes to it last a little longer"
+    );
     soon("the process ends", process).await.unwrap().unwrap();
+    assert!(tokio::net::TcpStream::connect(listen).await.is_err(), "nothing listens any more");
 }

@@ -65,6 +65,12 @@ impl Decoder {
         self.ready.pop_front()
     }
 
+    /// Bytes held: of the event that is being read, and of those that are not yet taken.
+    pub fn held(&self) -> usize {
+        let ready = self.ready.iter().flatten().map(|event| event.data.len()).sum::<usize>();
+        self.size() + ready
+    }
+
     fn extend_line(&mut self, piece: &[u8]) {
         if piece.is_empty() {
             return;

@@ -61,6 +61,20 @@ fn event() -> impl Strategy<Value = Event> {
         .prop_map(|(event, id, retry_millis, data)| Event { event, id, retry_millis, data })
 }
 
+#[test]
+fn what_a_decoder_holds_is_counted_until_it_is_taken() {
+    let mut decoder = Decoder::new(LIMIT);
+    decoder.feed(b"data: 12345");
+    let begun = decoder.held();
+    assert!(begun >= 5, "{begun}");
+    decoder.feed(b"\n\ndata: 678\n\n");
+    assert_eq!(decoder.held(), 8);
+    assert_eq!(decoder.next_event().unwrap().unwrap().data, "12345");
+    assert_eq!(decoder.held(), 3);
+    assert_eq!(decoder.next_event().unwrap().unwrap().data, "678");
+    assert_eq!(decoder.held(), 0);
+}
+
 proptest! {
     #[test]
     fn what_is_encoded_decodes_to_the_same(events in prop::collection::vec(event(), 0..5)) {

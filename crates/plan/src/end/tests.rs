@@ -14,6 +14,9 @@ fn at(millis: i64) -> Moment {
     Moment(DELETED.0 + millis)
 }
 
+/// An operator that has run for long.
+const STARTED: Moment = Moment(0);
+
 fn holding(state: State) -> Holding {
     Holding { server: "everything".into(), pod: "everything-x-0".into(), pod_uid: "pod-0".into(), state }
 }
@@ -32,7 +35,7 @@ fn draining() -> State {
 
 fn step(states: Vec<State>, now: Moment) -> Step {
     let holdings: Vec<Holding> = states.into_iter().map(holding).collect();
-    next(&bounds(), &Observed { holdings: &holdings, unheard: false, told: false }, now)
+    next(&bounds(), &Observed { holdings: &holdings, unheard: false, told: false, started: STARTED }, now)
 }
 
 fn report(states: Vec<State>) -> Report {
@@ -59,7 +62,7 @@ fn an_end_that_goes_on_is_looked_at_when_it_begins_to_show_and_then_now_and_agai
 #[test]
 fn the_bound_ends_it_whatever_is_left_and_not_a_millisecond_earlier() {
     assert_eq!(bounds().bound(), at(45_000));
-    for state in [State::Silent, draining(), State::Unasked] {
+    for state in [State::Silent, draining()] {
         let early = step(vec![state.clone()], at(44_999));
         assert!(!matches!(early, Step::Tell(_)), "{early:?}");
         let Step::Tell(report) = step(vec![state], at(45_000)) else { panic!("not told") };
@@ -68,8 +71,34 @@ fn the_bound_ends_it_whatever_is_left_and_not_a_millisecond_earlier() {
 }
 
 #[test]
+fn a_sidecar_that_was_never_asked_is_asked_past_the_bound_too() {
+    let late = at(3_600_000);
+    assert_eq!(step(vec![State::Silent, State::Unasked], late), Step::Close(vec![1]));
+    assert!(matches!(step(vec![State::Silent, State::Silent], late), Step::Tell(_)));
+    let Step::Tell(report) = step(vec![confirmed(), State::Gone], late) else { panic!("not told") };
+    assert_eq!(report.unconfirmed.len(), 1);
+}
+
+#[test]
+fn an_operator_that_has_just_started_waits_past_the_bound_for_sidecars_and_not_for_ever() {
+    let started = at(3_600_000);
+    let later = |millis| Moment(started.0 + millis);
+    let silent = [holding(State::Silent)];
+    for (holdings, unheard) in [(&[][..], true), (&silent[..], false)] {
+        let observed = Observed { holdings, unheard, told: false, started };
+        assert_eq!(next(&bounds(), &observed, later(0)), Step::Wait(later(1_000)));
+        assert_eq!(next(&bounds(), &observed, later(9_500)), Step::Wait(later(10_000)));
+        assert!(matches!(next(&bounds(), &observed, later(10_000)), Step::Tell(_)));
+    }
+    // A sidecar that answered has been heard.
+    let answered = [holding(draining())];
+    let observed = Observed { holdings: &answered, unheard: false, told: false, started };
+    assert!(matches!(next(&bounds(), &observed, later(0)), Step::Tell(_)));
+}
+
+#[test]
 fn nothing_is_told_while_a_pod_may_hold_the_session_unheard() {
-    let observed = Observed { holdings: &[], unheard: true, told: false };
+    let observed = Observed { holdings: &[], unheard: true, told: false, started: STARTED };
     assert_eq!(next(&bounds(), &observed, at(0)), Step::Wait(at(1_000)));
     assert!(matches!(next(&bounds(), &observed, at(45_000)), Step::Tell(_)));
 }
@@ -78,7 +107,11 @@ fn nothing_is_told_while_a_pod_may_hold_the_session_unheard() {
 fn it_is_done_when_it_is_told() {
     let holdings = [holding(State::Silent)];
     assert_eq!(
-        next(&bounds(), &Observed { holdings: &holdings, unheard: true, told: true }, at(0)),
+        next(
+            &bounds(),
+            &Observed { holdings: &holdings, unheard: true, told: true, started: STARTED },
+            at(0)
+        ),
         Step::Done
     );
 }

@@ -27,6 +27,8 @@ pub struct Claim {
     pub subject: Subject,
     /// UID of the pod that it was promised a slot in.
     pub pod: Option<String>,
+    /// UIDs of pods that it has left: a session cannot come back to a pod where it ended.
+    pub barred: Vec<String>,
     /// When the session was created: the oldest is served first.
     pub created: Moment,
 }
@@ -100,20 +102,24 @@ pub fn plan(server: &ValidServer, observed: &Observed<'_>, now: Moment) -> Plan 
     let bound = server.pool.max_sessions.map_or(u32::MAX, |most| most.saturating_sub(held));
     let wanted = server.pool.warm.saturating_add(demand).min(bound);
 
-    let (mut delete, free) = deletions(server, observed, wanted, now);
+    // A slot that a waiting session may not take is none for it: its pod is made, and stays until it is taken.
+    let shut = count(waiting.iter().filter(|claim| is_shut_out(claim, server, observed)).count()).min(bound);
+    let keep_spare = waiting.iter().any(|claim| !claim.barred.is_empty());
+
+    let (mut delete, free) = deletions(server, observed, wanted, keep_spare, now);
     delete.truncate(MAX_CHANGES);
     let room = server.pool.max_pods.saturating_sub(count(observed.pods.len()));
-    let missing = wanted.saturating_sub(free).div_ceil(server.pool.slots);
+    let missing = wanted.saturating_sub(free).max(shut).div_ceil(server.pool.slots);
     let create = names(server, observed.pods, missing.min(room).min(count(MAX_CHANGES)));
     let ready =
         observed.pods.iter().filter(|pod| pod.is_placeable() && fit(pod, server, observed.image) != Fit::Old);
     let free_now: u32 = ready.map(PoolPod::free).sum();
-    let wake = waiting.into_iter().take(free_now as usize).collect();
+    let wake = waiting.into_iter().take(free_now as usize).map(|claim| claim.session.clone()).collect();
     Plan { create, delete, wake, waiting: demand }
 }
 
 /// Sessions without a slot that may have one, oldest first.
-fn waiting(pool: &PoolSize, observed: &Observed<'_>, now: Moment) -> Vec<String> {
+fn waiting<'a>(pool: &PoolSize, observed: &Observed<'a>, now: Moment) -> Vec<&'a Claim> {
     let placed = |claim: &Claim| {
         let pod = claim.pod.as_ref().and_then(|uid| observed.pods.iter().find(|pod| pod.uid == *uid));
         pod.is_some_and(|pod| keeps_sessions(pod, now))
@@ -135,12 +141,28 @@ fn waiting(pool: &PoolSize, observed: &Observed<'_>, now: Moment) -> Vec<String>
             fits
         })
         .take(room)
-        .map(|claim| claim.session.clone())
         .collect()
 }
 
-/// Pods to delete, and the free slots of current pods that stay.
-fn deletions(server: &ValidServer, observed: &Observed<'_>, wanted: u32, now: Moment) -> (Vec<PodId>, u32) {
+/// Whether every slot that is free, or will be when its pod is ready, is in a pod that the session has left.
+fn is_shut_out(claim: &Claim, server: &ValidServer, observed: &Observed<'_>) -> bool {
+    let open = |pod: &PoolPod| {
+        pod.is_alive()
+            && pod.free() > 0
+            && fit(pod, server, observed.image) != Fit::Old
+            && !claim.barred.contains(&pod.uid)
+    };
+    !claim.barred.is_empty() && !observed.pods.iter().any(open)
+}
+
+/// Pods to delete, and the free slots of current pods that stay; with `keep_spare` none goes for being more than wanted.
+fn deletions(
+    server: &ValidServer,
+    observed: &Observed<'_>,
+    wanted: u32,
+    keep_spare: bool,
+    now: Moment,
+) -> (Vec<PodId>, u32) {
     let mut delete = Vec::new();
     let mut spare = Vec::new();
     let (mut free, mut free_ready) = (0_u32, 0_u32);
@@ -172,7 +194,7 @@ fn deletions(server: &ValidServer, observed: &Observed<'_>, wanted: u32, now: Mo
     // Pods that are not ready yet go first, then those with the highest ordinal.
     spare.sort_by_key(|pod| (pod.life == Life::Ready, std::cmp::Reverse((pod.name.len(), pod.name.clone()))));
     for pod in spare {
-        if free.saturating_sub(pod.free()) < wanted {
+        if keep_spare || free.saturating_sub(pod.free()) < wanted {
             continue;
         }
         free -= pod.free();

@@ -24,8 +24,13 @@ pub(crate) struct Situation<'a> {
 pub(crate) enum Standing {
     /// Nothing.
     Unknown,
-    /// A slot, by a PUT of this generation.
-    Held(Generation),
+    /// A slot.
+    Held {
+        /// Generation of the PUT in force.
+        generation: Generation,
+        /// Whether it is held for the subject that the PUT names.
+        same_subject: bool,
+    },
     /// A slot, until its end is over.
     Ending,
     /// A tombstone.
@@ -52,8 +57,11 @@ pub(crate) fn admit(
     }
     match situation.session {
         Standing::Ending | Standing::Ended => Err(RefusalReason::Ended),
-        Standing::Held(held) if generation.is_older_than(held) => Err(RefusalReason::Stale),
-        Standing::Held(_) => Ok(Admission::Update),
+        Standing::Held { same_subject: false, .. } => Err(RefusalReason::SubjectChanged),
+        Standing::Held { generation: held, .. } if generation.is_older_than(held) => {
+            Err(RefusalReason::Stale)
+        }
+        Standing::Held { .. } => Ok(Admission::Update),
         Standing::Unknown if situation.shutting_down => Err(RefusalReason::ShuttingDown),
         // A dedicated pod takes one session in its life: what a session leaves in a pod, no other may find.
         Standing::Unknown if situation.slots == 1 && situation.was_used => Err(RefusalReason::Full),
@@ -69,6 +77,9 @@ pub(crate) fn explain(reason: RefusalReason, server: &ServerKey) -> String {
             "every slot of the pod is held or used up; place the session in another pod".to_owned()
         }
         RefusalReason::Stale => "the PUT is older than the one held; read the objects again".to_owned(),
+        RefusalReason::SubjectChanged => {
+            "the session is held for another subject and never changes it; make a new AgentSession".to_owned()
+        }
         RefusalReason::Ended => {
             "the session ends or has ended here; it cannot come back to this pod".to_owned()
         }
@@ -92,6 +103,10 @@ mod tests {
 
     fn server(revision: &str) -> ServerKey {
         ServerKey { uid: "s".into(), name: "server".into(), revision: revision.into() }
+    }
+
+    fn held(session: i64, server: i64, same_subject: bool) -> Standing {
+        Standing::Held { generation: Generation { session, server }, same_subject }
     }
 
     fn decide(change: impl FnOnce(&mut Situation<'_>)) -> Result<Admission, RefusalReason> {
@@ -123,11 +138,19 @@ mod tests {
 
     #[test]
     fn a_held_session_takes_what_is_not_older_even_if_full() {
-        let held = |session, server| Standing::Held(Generation { session, server });
+        let held = |session, server| held(session, server, true);
         assert_eq!(decide(|s| (s.held, s.session) = (2, held(2, 2))), Ok(Admission::Update));
         assert_eq!(decide(|s| s.session = held(1, 2)), Ok(Admission::Update));
         assert_eq!(decide(|s| s.session = held(3, 1)), Err(RefusalReason::Stale));
         assert_eq!(decide(|s| s.session = held(2, 3)), Err(RefusalReason::Stale));
+    }
+
+    #[test]
+    fn a_session_never_changes_its_subject() {
+        for (session, server) in [(2, 2), (1, 1), (3, 3)] {
+            let decision = decide(|s| s.session = held(session, server, false));
+            assert_eq!(decision, Err(RefusalReason::SubjectChanged));
+        }
     }
 
     #[test]
@@ -145,7 +168,7 @@ mod tests {
             held: 0,
             was_used: false,
             shutting_down: false,
-            session: Standing::Held(HELD),
+            session: held(2, 2, true),
         };
         assert_eq!(admit(situation, &server("r1"), HELD), Err(RefusalReason::WrongServer));
     }

@@ -6,12 +6,13 @@ mod tombstones;
 
 pub(crate) use feed::{Feed, Urgency, Watcher};
 
-use crate::metrics::Held;
 use crate::session::{Deadlines, Desired, Session, Shared, SpecError};
 use crate::sync::lock;
 use admit::{Admission, Situation, Standing, admit, explain};
+use berth_net::metrics::Held;
 use berth_wire::{
-    EndPhase, EndReport, Outcome, Refusal, RefusalReason, ServerKey, SessionReport, SessionSpec, SessionState,
+    EndPhase, EndReport, Outcome, Refusal, RefusalReason, ServerKey, SessionReport, SessionSpec,
+    SessionState, Subject,
 };
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -73,7 +74,7 @@ impl Registry {
             held: u32::try_from(state.sessions.len()).unwrap_or(u32::MAX),
             was_used: state.was_used,
             shutting_down: state.shutting_down,
-            session: state.standing(&uid),
+            session: state.standing(&uid, &desired.subject),
         };
         let admission = admit(situation, &desired.server, desired.generation)
             .map_err(|reason| PutError::Refused(self.refusal(reason)))?;
@@ -208,12 +209,14 @@ const BEGUN: EndReport = EndReport {
 };
 
 impl State {
-    fn standing(&self, uid: &str) -> Standing {
+    /// What is held of the session `uid`, for a PUT that names `subject`.
+    fn standing(&self, uid: &str, subject: &Subject) -> Standing {
         match self.sessions.get(uid) {
-            Some(slot) => match slot.session.standing() {
-                (generation, true) => Standing::Held(generation),
-                (_, false) => Standing::Ending,
-            },
+            Some(slot) if slot.session.takes_work() => {
+                let held = slot.session.desired();
+                Standing::Held { generation: held.generation, same_subject: held.subject == *subject }
+            }
+            Some(_) => Standing::Ending,
             None if self.tombstones.get(uid).is_some() => Standing::Ended,
             None => Standing::Unknown,
         }

@@ -15,7 +15,7 @@ use tokio_stream::wrappers::ReceiverStream;
 /// What a request is answered with.
 pub(super) enum Answer {
     /// One message.
-    Json(String),
+    Json(Bytes),
     /// A stream of events; ends with the last message.
     Stream(mpsc::Receiver<Bytes>),
 }
@@ -36,7 +36,7 @@ impl IntoResponse for Answer {
 }
 
 /// One message with a status.
-pub(super) fn json(status: StatusCode, text: String) -> Response {
+pub(super) fn json(status: StatusCode, text: impl IntoResponse) -> Response {
     (status, [(CONTENT_TYPE, header::JSON)], text).into_response()
 }
 

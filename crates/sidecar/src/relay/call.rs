@@ -6,6 +6,7 @@ use super::clock::Clock;
 use super::map::{Ids, Inbound};
 use super::reply::Reply;
 use crate::bounds::millis;
+use crate::budget::Charge;
 use crate::session::{CallError, CallGuard, Session};
 use crate::upstream::{
     Body, BodyError, Connection, REFUSAL_LIMIT, RESPONSE_LIMIT, SendError, Site, Step, Trouble,
@@ -26,6 +27,9 @@ const NOTICE: Duration = Duration::from_secs(5);
 /// How long and how far an answer is read on after its last message, so that its socket can be used again.
 const LINGER: (Duration, usize) = (Duration::from_secs(1), 64 * 1024);
 
+/// How often an answer is held for a moment: as it came, and as it goes to the client.
+const COPIES: usize = 2;
+
 /// A call that runs.
 pub(super) struct Call {
     guard: CallGuard,
@@ -34,16 +38,21 @@ pub(super) struct Call {
     message: Bytes,
     clock: Clock,
     reply: Reply,
+    /// Covers the request.
+    _request: Charge,
+    /// Covers what is held of the answer and is not yet on its way to the client.
+    held: Charge,
     /// Where it was sent.
     sent: Option<Arc<Connection>>,
 }
 
 impl Call {
-    pub(super) fn new(guard: CallGuard, ids: Ids, message: String, reply: Reply) -> Self {
+    pub(super) fn new(guard: CallGuard, ids: Ids, message: String, request: Charge, reply: Reply) -> Self {
         let timeouts = guard.desired.timeouts;
         let (silence, whole) = (millis(timeouts.request_millis), millis(timeouts.request_max_millis));
         let clock = Clock::start(Instant::now(), silence, whole);
-        Self { guard, ids, message: Bytes::from(message), clock, reply, sent: None }
+        let held = guard.session.shared.budget.charge();
+        Self { guard, ids, message: Bytes::from(message), clock, reply, _request: request, held, sent: None }
     }
 
     /// Runs it to its end.
@@ -106,12 +115,14 @@ impl Call {
             self.reply.open_stream();
             self.stream(connection, &mut body).await?;
         } else if is_json {
-            let text = self.bounded(body.text(RESPONSE_LIMIT)).await?;
+            let mut held = self.held.take();
+            let text = body.text_covered(RESPONSE_LIMIT, |bytes| held.cover(COPIES * bytes));
+            let text = self.bounded(text).await?;
             let text = text.map_err(|error| self.unreadable(connection, &error))?;
             let Inbound::Last(text) = self.ids.inbound(text) else {
                 return Err(self.refused(self.not_mcp("the answer is not a response to the request")));
             };
-            self.reply.last(text).await;
+            self.reply.last(text, held).await;
         } else {
             return Err(self.refused(self.not_mcp("the answer is neither JSON nor an event stream")));
         }
@@ -128,6 +139,7 @@ impl Call {
                 return Err(CallError::OutcomeUnknown(self.not_mcp("the stream ended without a result")));
             };
             decoder.feed(&chunk);
+            self.held.cover(COPIES * decoder.held()).map_err(CallError::NoRoom)?;
             while let Some(event) = decoder.next_event() {
                 let event = event.map_err(|error| CallError::TooLarge(error.limit))?;
                 if !event.data.is_empty() && self.event(connection, event.data).await? {
@@ -139,11 +151,13 @@ impl Call {
 
     /// Relays one event; true if it was the last.
     async fn event(&mut self, connection: &Arc<Connection>, data: String) -> Result<bool, CallError> {
+        let mut held = self.held.take();
+        held.cover(COPIES * data.len()).map_err(CallError::NoRoom)?;
         match self.ids.inbound(data) {
             Inbound::Last(text) => {
                 let clock = self.clock;
                 let session = self.session().clone();
-                bounded(&session, &self.guard, clock, self.reply.last(text)).await?;
+                bounded(&session, &self.guard, clock, self.reply.last(text, held)).await?;
                 return Ok(true);
             }
             Inbound::Forward { text, alive } => {
@@ -152,7 +166,7 @@ impl Call {
                 }
                 let clock = self.clock;
                 let session = self.session().clone();
-                bounded(&session, &self.guard, clock, self.reply.event(text)).await?;
+                bounded(&session, &self.guard, clock, self.reply.event(text, held)).await?;
             }
             Inbound::Ping(id) => {
                 let pong = error::render_result(&id, "{}");
@@ -168,8 +182,11 @@ impl Call {
     /// Tells the client why there is no result, and the upstream that none is wanted any more.
     async fn fail(mut self, error: CallError) {
         let text = error.render(&self.guard.desired.server.name, &self.ids.client);
-        let _ = timeout(LAST_WORD, self.reply.last(text)).await;
-        let stop = matches!(error, CallError::TimedOut(_) | CallError::Ending | CallError::TooLarge(_));
+        let _ = timeout(LAST_WORD, self.reply.last(text, self.held.take())).await;
+        let stop = matches!(
+            error,
+            CallError::TimedOut(_) | CallError::Ending | CallError::TooLarge(_) | CallError::NoRoom(_)
+        );
         if let (true, Some(connection)) = (stop, self.sent.take()) {
             let message = format!(
                 r#"{{"jsonrpc":"2.0","method":"{}","params":{{"requestId":{}}}}}"#,
@@ -213,6 +230,7 @@ impl Call {
         match error {
             BodyError::Lost(error) => self.lost(connection, error),
             BodyError::TooLarge(limit) => CallError::TooLarge(*limit),
+            BodyError::NoRoom(reason) => CallError::NoRoom(*reason),
             BodyError::NotText => self.refused(self.site().body(error)),
         }
     }

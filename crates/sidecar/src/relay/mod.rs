@@ -7,8 +7,10 @@ mod call;
 mod clock;
 mod map;
 mod message;
+mod read;
 mod reply;
 
+use crate::budget::Charge;
 use crate::registry::Registry;
 use crate::session::{CallError, Scope, Session};
 use answer::{json, not_held, not_initialized, refuse, scope_unknown};
@@ -44,9 +46,13 @@ async fn receive(
     body: Body,
 ) -> Response {
     let Some(session) = registry.get(&uid) else { return not_held() };
-    let Ok(bytes) = axum::body::to_bytes(body, REQUEST_LIMIT).await else {
-        let text = format!("the message is larger than the limit of {REQUEST_LIMIT} bytes, or was cut off");
-        return refuse(StatusCode::PAYLOAD_TOO_LARGE, error::TOO_LARGE, &text, None);
+    let mut charge = session.shared.budget.charge();
+    let bytes = match read::message(body, &mut charge).await {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            let (status, code) = error.codes();
+            return refuse(status, code, &error.to_string(), None);
+        }
     };
     let Ok(text) = std::str::from_utf8(&bytes) else {
         return refuse(StatusCode::BAD_REQUEST, error::PARSE_ERROR, "the message is not UTF-8", None);
@@ -73,7 +79,8 @@ async fn receive(
             json(StatusCode::OK, render_result(id.raw(), "{}"))
         }
         Frame::Request { id, progress_token, .. } => {
-            relay(&session, scope, text, id, progress_token.as_ref()).await
+            let ids = (id, progress_token.as_ref());
+            relay(&session, scope, text, ids, charge).await
         }
         _ => message::pass(&session, &scope, text, &frame).await.into_response(),
     }
@@ -105,8 +112,8 @@ async fn relay(
     session: &Arc<Session>,
     scope: Arc<Scope>,
     text: &str,
-    id: &Token<'_>,
-    token: Option<&Token<'_>>,
+    (id, token): (&Token<'_>, Option<&Token<'_>>),
+    charge: Charge,
 ) -> Response {
     let Some(guard) = session.begin_call(Some((scope, id.key()))) else { return not_held() };
     let server = guard.desired.server.name.clone();
@@ -116,7 +123,7 @@ async fn relay(
     let ids = Ids::new(id, token, guard.upstream_id);
     let message = ids.outbound(text, id, token);
     let (head, answer) = oneshot::channel();
-    session.spawn(Call::new(guard, ids, message, Reply::new(head)).run());
+    session.spawn(Call::new(guard, ids, message, charge, Reply::new(head)).run());
     let Ok(answer) = answer.await else {
         // Only a panic of the call leaves it unanswered.
         let body = error::ErrorBody::new(error::INTERNAL, "the sidecar failed; the outcome is unknown")

@@ -1,6 +1,7 @@
 //! The client's side of a running call. The client may leave at any time; the call then goes on without it.
 
 use super::answer::Answer;
+use crate::budget::Charge;
 use berth_mcp::sse::{Event, encode};
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
@@ -29,22 +30,22 @@ impl Reply {
         }
     }
 
-    /// Sends one message of the stream.
-    pub(super) async fn event(&mut self, data: String) {
+    /// Sends one message of the stream; `charge` is given back when the client has it.
+    pub(super) async fn event(&mut self, data: String, charge: Charge) {
         let Some(events) = &self.events else { return };
         let event = Event { event: Some("message".to_owned()), data, ..Event::default() };
-        if events.send(encode(&event)).await.is_err() {
+        if events.send(charge.attach(encode(&event))).await.is_err() {
             self.events = None;
         }
     }
 
     /// Sends the last message: as an event if the stream is open, else as JSON.
-    pub(super) async fn last(&mut self, text: String) {
+    pub(super) async fn last(&mut self, text: String, charge: Charge) {
         if let Some(head) = self.head.take() {
-            let _ = head.send(Answer::Json(text));
+            let _ = head.send(Answer::Json(charge.attach(text)));
             return;
         }
-        self.event(text).await;
+        self.event(text, charge).await;
         self.events = None;
     }
 }

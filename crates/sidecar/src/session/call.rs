@@ -2,19 +2,20 @@
 
 use super::scope::Running;
 use super::{Desired, Scope, Session};
-use crate::metrics::Held;
+use crate::budget::NoRoom;
 use crate::registry::Urgency;
 use crate::sync::lock;
 use crate::upstream::Trouble;
 use berth_mcp::error::{self, ErrorBody};
 use berth_mcp::frame::TokenKey;
+use berth_net::metrics::Held;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::Notify;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 /// Calls that a session runs at once.
-const MAX_CALLS: u32 = 256;
+const MAX_CALLS: u32 = 64;
 
 /// Why a call has no result of the upstream's.
 #[derive(Clone, Debug)]
@@ -31,6 +32,8 @@ pub(crate) enum CallError {
     TimedOut(u64),
     /// The answer was larger than so many bytes.
     TooLarge(usize),
+    /// The sidecar has no memory for the answer now.
+    NoRoom(NoRoom),
     /// Too many calls run.
     TooMany,
 }
@@ -66,6 +69,10 @@ impl CallError {
                 let text =
                     format!("the answer of server {server:?} is larger than the limit of {limit} bytes");
                 ErrorBody::new(error::TOO_LARGE, text)
+            }
+            Self::NoRoom(reason) => {
+                let text = format!("{reason}; the request was sent and may have been carried out");
+                ErrorBody::new(error::LIMIT_REACHED, text)
             }
             Self::TooMany => {
                 let text = format!("the session runs {MAX_CALLS} requests already; wait for one to finish");

@@ -110,7 +110,8 @@ impl Session {
             connection.mark_gone();
         }
         if inner.unclosed.len() >= MAX_UNCLOSED {
-            inner.unclosed.remove(0);
+            let forgotten = inner.unclosed.remove(0);
+            inner.unconfirmed |= !forgotten.is_gone();
         }
         inner.unclosed.push(connection.clone());
         let server = inner.desired.server.name.clone();
@@ -219,6 +220,7 @@ impl Running {
         let mut inner = lock(&self.session.inner);
         inner.machine.step(Event::Failed(self.epoch));
         inner.trouble = Some(trouble.clone());
+        inner.unconfirmed |= trouble.leftover == Outcome::Unconfirmed;
         if inner.machine.takes_work() {
             // An end that has begun still has to read from it what was left behind.
             inner.attempt = None;
@@ -242,7 +244,11 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if !self.settled {
-            lock(&self.session.inner).machine.step(Event::Failed(self.epoch));
+            let mut inner = lock(&self.session.inner);
+            inner.machine.step(Event::Failed(self.epoch));
+            // Nobody knows how far it came.
+            inner.unconfirmed = true;
+            drop(inner);
             self.session.tell(Urgency::Now);
         }
     }
@@ -251,6 +257,7 @@ impl Drop for Running {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::Budget;
     use crate::metrics::Metrics;
     use crate::registry::Feed;
     use crate::session::{Desired, Shared};
@@ -276,6 +283,7 @@ mod tests {
         };
         let shared = Shared {
             dialer: Arc::new(Dialer::system().unwrap()),
+            budget: Budget::mebibytes(1),
             metrics: Metrics::default(),
             feed: Feed::default(),
             random: rustls::crypto::ring::default_provider().secure_random,
@@ -304,6 +312,7 @@ mod tests {
             matches!(waited, Err(CallError::Trouble(trouble)) if trouble.message.contains("inside the sidecar"))
         );
         assert_eq!(session.report().state, SessionState::Idle);
+        assert!(lock(&session.inner).unconfirmed, "nobody knows what it left behind");
         // The next one is an attempt of its own, with an outcome of its own: nothing listens there.
         let next = session.connection(Some(&params)).await;
         assert!(

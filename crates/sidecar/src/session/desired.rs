@@ -2,16 +2,34 @@
 
 use crate::bounds::millis;
 use crate::upstream::{Target, TargetError};
-use berth_wire::{Generation, Header, ServerKey, SessionSpec, Timeouts};
-use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
+use berth_mcp::header;
+use berth_wire::{Generation, Header, ServerKey, SessionSpec, Subject, Timeouts};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use std::time::Duration;
+
+/// Headers that HTTP, MCP or the sidecar itself sets, as in the rule of the `McpServer`. A second one would be overwritten, or
+/// let a value smuggle in another request.
+const RESERVED: [&str; 12] = [
+    "accept",
+    "connection",
+    "content-length",
+    "content-type",
+    "host",
+    header::LAST_EVENT_ID,
+    header::MCP_PROTOCOL_VERSION,
+    header::MCP_SESSION_ID,
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
 
 /// A [`SessionSpec`] whose URL and headers are usable.
 pub(crate) struct Desired {
     pub display_name: String,
     pub server: ServerKey,
     pub generation: Generation,
+    pub subject: Subject,
     pub target: Target,
     /// Headers for every request, credentials among them.
     pub headers: HeaderMap,
@@ -24,9 +42,14 @@ pub enum SpecError {
     /// The URL cannot be dialled.
     #[error(transparent)]
     Url(#[from] TargetError),
-    /// A header has a name that HTTP does not allow, or one that the sidecar sets itself.
-    #[error("upstream header {0:?} has a name that cannot be sent")]
+    /// A header has a name that HTTP does not allow.
+    #[error("upstream header {0:?} has a name that cannot be sent; see auth of the McpServer")]
     HeaderName(String),
+    /// A header has a name that HTTP, MCP or the sidecar itself sets.
+    #[error(
+        "upstream header {0:?} is set by HTTP or MCP itself; use another one for the credential, such as Authorization"
+    )]
+    HeaderReserved(String),
     /// A header has a value that HTTP does not allow.
     #[error("upstream header {0:?} has a value that a header cannot carry")]
     HeaderValue(String),
@@ -41,6 +64,7 @@ impl Desired {
             display_name: spec.display_name,
             server: spec.server,
             generation: spec.generation,
+            subject: spec.subject,
             target,
             headers,
             timeouts: spec.timeouts,
@@ -67,9 +91,8 @@ fn read_header(header: Header) -> Result<(HeaderName, HeaderValue), SpecError> {
     let Ok(name) = HeaderName::try_from(header.name.as_str()) else {
         return Err(SpecError::HeaderName(header.name));
     };
-    // These frame the message; a second one would let a value smuggle in another request.
-    if [CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING].contains(&name) {
-        return Err(SpecError::HeaderName(header.name));
+    if RESERVED.contains(&name.as_str()) {
+        return Err(SpecError::HeaderReserved(header.name));
     }
     let Ok(mut value) = HeaderValue::try_from(header.value) else {
         return Err(SpecError::HeaderValue(header.name));
@@ -95,8 +118,11 @@ mod tests {
 
     #[test]
     fn headers_that_would_break_the_message_are_refused_by_name() {
-        for (name, value) in [("a b", "x"), ("Content-Length", "3"), ("transfer-encoding", "chunked")] {
-            assert_eq!(read_header(header(name, value)), Err(SpecError::HeaderName(name.into())));
+        assert_eq!(read_header(header("a b", "x")), Err(SpecError::HeaderName("a b".into())));
+        for name in RESERVED.iter().flat_map(|name| [(*name).to_owned(), name.to_ascii_uppercase()]) {
+            let error = read_header(header(&name, "hunter2")).unwrap_err();
+            assert_eq!(error, SpecError::HeaderReserved(name.clone()));
+            assert!(error.to_string().contains(&name) && !error.to_string().contains("hunter2"), "{error}");
         }
         assert_eq!(read_header(header("x-a", "a\r\nx-admin: 1")), Err(SpecError::HeaderValue("x-a".into())));
     }

@@ -96,7 +96,8 @@ impl Session {
             outcome
         }));
         let (mut closed, outcomes) = tokio::join!(attempt, connections);
-        closed.outcome = outcomes.into_iter().fold(closed.outcome, worse);
+        let forgotten = if lock(&self.inner).unconfirmed { Outcome::Unconfirmed } else { Outcome::NotNeeded };
+        closed.outcome = outcomes.into_iter().fold(worse(closed.outcome, forgotten), worse);
         closed
     }
 

@@ -16,11 +16,12 @@ pub use desired::SpecError;
 pub(crate) use end::Deadlines;
 pub(crate) use scope::{Scope, fresh_id};
 
+use crate::budget::Budget;
 use crate::metrics::Metrics;
 use crate::registry::{Feed, Urgency};
 use crate::sync::lock;
 use crate::upstream::{Connection, Dialer, Trouble};
-use berth_wire::{Activity, EndReport, Generation, SessionReport};
+use berth_wire::{Activity, EndReport, SessionReport};
 use machine::{Effect, Event, Machine};
 use rustls::crypto::SecureRandom;
 use scope::Scopes;
@@ -32,6 +33,7 @@ use tokio_util::task::TaskTracker;
 /// What all sessions share.
 pub(crate) struct Shared {
     pub dialer: Arc<Dialer>,
+    pub budget: Budget,
     pub metrics: Metrics,
     pub feed: Feed,
     pub random: &'static dyn SecureRandom,
@@ -67,6 +69,8 @@ struct Inner {
     trouble: Option<Trouble>,
     /// Lost connections whose upstream sessions or sockets are not known to be gone.
     unclosed: Vec<Arc<Connection>>,
+    /// Something may be left at the upstream that nobody can name any more; the end reports it.
+    unconfirmed: bool,
     scopes: Scopes,
     end: Option<EndReport>,
 }
@@ -84,6 +88,7 @@ impl Session {
                 params: None,
                 trouble: None,
                 unclosed: Vec::new(),
+                unconfirmed: false,
                 scopes: Scopes::default(),
                 end: None,
             }),
@@ -107,10 +112,9 @@ impl Session {
         self.tell(Urgency::Now);
     }
 
-    /// Generation in force, and whether the session still takes work.
-    pub(crate) fn standing(&self) -> (Generation, bool) {
-        let inner = lock(&self.inner);
-        (inner.desired.generation, inner.machine.takes_work())
+    /// Whether the session still takes work.
+    pub(crate) fn takes_work(&self) -> bool {
+        lock(&self.inner).machine.takes_work()
     }
 
     /// Observed state.

@@ -1,8 +1,8 @@
 //! Client scopes: the state of each downstream client of a session.
 
-use crate::metrics::Held;
 use crate::sync::lock;
 use berth_mcp::frame::TokenKey;
+use berth_net::metrics::Held;
 use prometheus_client::metrics::gauge::Gauge;
 use rustls::crypto::SecureRandom;
 use std::collections::HashMap;

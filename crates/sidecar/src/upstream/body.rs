@@ -1,6 +1,8 @@
 //! The body of an upstream's answer; when read to its end, its socket goes back to the transport.
 
-use super::transport::{SendError, Sender, Transport, chain};
+use super::transport::{SendError, Sender, Transport};
+use crate::budget::NoRoom;
+use berth_net::error::chain;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Response};
 use http_body_util::BodyExt;
@@ -25,6 +27,9 @@ pub enum BodyError {
     /// It is larger than the limit.
     #[error("the upstream's answer is larger than {0} bytes")]
     TooLarge(usize),
+    /// There is no memory for it now.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
     /// It is not text.
     #[error("the upstream's answer is not UTF-8")]
     NotText,
@@ -62,11 +67,21 @@ impl Body {
 
     /// The whole text, if it is not larger than `limit` bytes.
     pub async fn text(&mut self, limit: usize) -> Result<String, BodyError> {
+        self.text_covered(limit, |_| Ok(())).await
+    }
+
+    /// The same, where `cover` is asked before so many bytes are held.
+    pub(crate) async fn text_covered(
+        &mut self,
+        limit: usize,
+        mut cover: impl FnMut(usize) -> Result<(), NoRoom>,
+    ) -> Result<String, BodyError> {
         let mut whole = BytesMut::new();
         while let Some(chunk) = self.chunk().await? {
             if whole.len() + chunk.len() > limit {
                 return Err(BodyError::TooLarge(limit));
             }
+            cover(whole.len() + chunk.len())?;
             whole.extend_from_slice(&chunk);
         }
         String::from_utf8(whole.into()).map_err(|_| BodyError::NotText)

@@ -73,9 +73,14 @@ impl Connection {
         self.gone.store(true, Ordering::Release);
     }
 
+    /// Whether the upstream said that it does not know the session any more.
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
     /// Ends the upstream session, by `deadline` at the latest.
     pub async fn delete(&self, headers: &HeaderMap, deadline: Instant) -> Outcome {
-        if self.gone.load(Ordering::Acquire) {
+        if self.is_gone() {
             return Outcome::NotNeeded;
         }
         delete(&self.transport, headers, &self.names, deadline).await
@@ -137,7 +142,7 @@ fn request(
     *request.uri_mut() = target.path.clone().into();
     let ours = request.headers_mut();
     ours.extend(headers.clone());
-    ours.entry(HOST).or_insert_with(|| target.authority.clone());
+    ours.insert(HOST, target.authority.clone());
     ours.insert(ACCEPT, HeaderValue::from_static(header::ACCEPT_BOTH));
     for (name, value) in [(SESSION_ID, &names.id), (PROTOCOL_VERSION, &names.version)] {
         match value {

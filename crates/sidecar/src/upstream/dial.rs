@@ -92,7 +92,7 @@ impl Dialer {
     /// Opens a socket to `target`. Bounds on time are the caller's.
     pub async fn dial(&self, target: &Target) -> Result<Box<dyn Stream>, DialError> {
         let addresses = self.resolve(&target.host).await?;
-        let stream = connect(&addresses, target.port).await?;
+        let stream = connect(&addresses, target.port, REFUSED_PAUSES).await?;
         let Some(name) = &target.tls_name else { return Ok(Box::new(stream)) };
         let stream = self.tls.connect(name.clone(), stream).await.map_err(|error| refused(&error))?;
         Ok(Box::new(stream))
@@ -111,8 +111,13 @@ impl Dialer {
     }
 }
 
-async fn connect(addresses: &[IpAddr], port: u16) -> Result<TcpStream, DialError> {
-    let mut pauses = REFUSED_PAUSES.into_iter();
+/// Rounds over the addresses, with one of `pauses` after each in which the last refused.
+async fn connect(
+    addresses: &[IpAddr],
+    port: u16,
+    pauses: impl IntoIterator<Item = Duration>,
+) -> Result<TcpStream, DialError> {
+    let mut pauses = pauses.into_iter();
     loop {
         let error = match connect_any(addresses, port).await {
             Ok(stream) => return Ok(stream),
@@ -171,11 +176,14 @@ mod tests {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
         let address = socket.local_addr().unwrap();
-        assert!(connect_any(&[address.ip()], address.port()).await.is_err());
-        let dialled = tokio::spawn(async move { connect(&[address.ip()], address.port()).await.map(drop) });
-        tokio::time::sleep(Duration::from_millis(150)).await;
-        let _listener = socket.listen(1).unwrap();
-        dialled.await.unwrap().expect("the port listens by the second or third round");
+        // A pause is asked for after a refusal only: the port listens from then on.
+        let (mut socket, mut listener) = (Some(socket), None);
+        let pauses = std::iter::from_fn(|| {
+            listener = Some(socket.take()?.listen(1).unwrap());
+            Some(Duration::ZERO)
+        });
+        connect(&[address.ip()], address.port(), pauses).await.expect("the port listens in the second round");
+        assert!(listener.is_some(), "it refused in the first");
     }
 
     #[tokio::test(start_paused = true)]
@@ -183,7 +191,7 @@ mod tests {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
         let address = socket.local_addr().unwrap();
-        let error = connect(&[address.ip()], address.port()).await.unwrap_err();
+        let error = connect(&[address.ip()], address.port(), REFUSED_PAUSES).await.unwrap_err();
         assert!(matches!(error, DialError::Connect { port, .. } if port == address.port()), "{error}");
     }
 }

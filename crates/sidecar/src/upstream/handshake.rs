@@ -57,7 +57,7 @@ impl Handshake {
         let result = match tokio::time::timeout(self.connect, self.open(&mut reached)).await {
             Ok(Ok(result)) => return Ok(self.connection(result, reached.names)),
             Ok(Err(failed)) => failed,
-            Err(_) => Failed::Trouble(self.site(reached.step).trouble(
+            Err(_) => Failed::Trouble(self.site(reached.step).lost(
                 Failure::InitializeTimeout,
                 format_args!(
                     "not finished within {} ms; raise timeouts.connect or check the server",
@@ -152,7 +152,7 @@ impl Handshake {
                 }
             }
         }
-        Err(site.trouble(Failure::ProtocolError, "the stream ended without an answer"))
+        Err(site.lost(Failure::ProtocolError, "the stream ended without an answer"))
     }
 
     /// Ends the upstream session of an attempt that failed, and says what may be left of it.
@@ -160,12 +160,8 @@ impl Handshake {
         let Failed::Trouble(mut trouble) = failed else { return failed };
         let deadline = Instant::now() + self.close;
         trouble.leftover = match delete(&self.transport, &self.headers, &reached.names, deadline).await {
-            // Sent and not answered: the upstream may have opened a session whose id never came.
-            Outcome::NotNeeded
-                if reached.step == Step::Initialize && trouble.failure == Failure::InitializeTimeout =>
-            {
-                Outcome::Unconfirmed
-            }
+            // There is no id to end it by; there may be a session nevertheless.
+            Outcome::NotNeeded => trouble.leftover,
             outcome => outcome,
         };
         Failed::Trouble(trouble)

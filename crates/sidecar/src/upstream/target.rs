@@ -41,6 +41,9 @@ pub enum TargetError {
     /// It holds a user or password.
     #[error("the upstream's URL must not hold a user or password: put credentials into a header")]
     UserInfo,
+    /// Its port is no number from 0 to 65535.
+    #[error("the port of the upstream's URL is not a number up to 65535")]
+    Port,
     /// No certificate can name such a host.
     #[error("the host of the upstream's URL is not a valid name")]
     Host,
@@ -58,6 +61,11 @@ impl Target {
         let authority = uri.authority().ok_or(TargetError::Invalid)?;
         if authority.as_str().contains('@') {
             return Err(TargetError::UserInfo);
+        }
+        // `port_u16` alone would take such a port for none, and the credential would go to another service.
+        let port = authority.as_str().get(authority.host().len()..).unwrap_or_default();
+        if !matches!(port, "" | ":") && authority.port_u16().is_none() {
+            return Err(TargetError::Port);
         }
         let name = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         if name.is_empty() {
@@ -90,6 +98,9 @@ mod tests {
             ("probe.demo.svc:3001", "/mcp?x=1")
         );
         assert_eq!(target.tls_name, None);
+        assert_eq!(Target::parse("http://h:/").unwrap().port, 80);
+        assert_eq!(Target::parse("http://h:65535/").unwrap().port, 65535);
+
         let target = Target::parse("https://[::1]").unwrap();
         assert_eq!((target.host, target.port), (Host::Address("::1".parse().unwrap()), 443));
         assert_eq!((target.authority.to_str().unwrap(), target.path.as_str()), ("[::1]", "/"));
@@ -102,6 +113,15 @@ mod tests {
         assert_eq!(Target::parse("/mcp"), Err(TargetError::Scheme));
         assert_eq!(Target::parse("http://u:p@a/"), Err(TargetError::UserInfo));
         assert_eq!(Target::parse("http:// a/"), Err(TargetError::Invalid));
+        for port in ["99999", "65536", "abc", "-1", "80a"] {
+            for url in [format!("http://h:{port}/"), format!("https://[::1]:{port}/mcp")] {
+                assert!(
+                    matches!(Target::parse(&url), Err(TargetError::Port | TargetError::Invalid)),
+                    "{url}"
+                );
+            }
+        }
+        assert_eq!(Target::parse("http://h:99999/"), Err(TargetError::Port));
         assert_eq!(Target::parse("https://a_b..c/"), Err(TargetError::Host));
     }
 }

@@ -6,8 +6,9 @@
 use super::body::Body;
 use super::dial::{DialError, Dialer};
 use super::target::Target;
-use crate::metrics::Held;
 use crate::sync::lock;
+use berth_net::error::chain;
+use berth_net::metrics::Held;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
@@ -158,15 +159,4 @@ impl Transport {
         });
         Ok(sender)
     }
-}
-
-/// An error and its sources on one line.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(inner) = source {
-        text = format!("{text}: {inner}");
-        source = inner.source();
-    }
-    text
 }

@@ -66,6 +66,13 @@ impl Site<'_> {
         Trouble { failure, message, rpc_error: None, leftover: Outcome::NotNeeded }
     }
 
+    /// Trouble after which nobody knows what the upstream did. If it was `initialize`, a session may have been opened whose id
+    /// never came.
+    pub(crate) fn lost(self, failure: Failure, text: impl fmt::Display) -> Trouble {
+        let leftover = if self.step == Step::Initialize { Outcome::Unconfirmed } else { Outcome::NotNeeded };
+        Trouble { leftover, ..self.trouble(failure, text) }
+    }
+
     pub(crate) fn dial(self, error: &DialError) -> Trouble {
         let failure = match error {
             DialError::Untrusted(_) => Failure::TLSUntrusted,
@@ -79,14 +86,16 @@ impl Site<'_> {
     pub(crate) fn send(self, error: &SendError) -> Trouble {
         match error {
             SendError::NotSent(error) => self.dial(error),
-            SendError::Lost(_) => self.trouble(Failure::UpstreamUnreachable, error),
+            SendError::Lost(_) => self.lost(Failure::UpstreamUnreachable, error),
         }
     }
 
     pub(crate) fn body(self, error: &BodyError) -> Trouble {
         match error {
             BodyError::Lost(error) => self.send(error),
-            BodyError::TooLarge(_) | BodyError::NotText => self.trouble(Failure::ProtocolError, error),
+            BodyError::TooLarge(_) | BodyError::NotText | BodyError::NoRoom(_) => {
+                self.trouble(Failure::ProtocolError, error)
+            }
         }
     }
 
@@ -125,6 +134,19 @@ mod tests {
             trouble.message.starts_with("server \"github\", initialize: the upstream answered 401"),
             "{trouble:?}"
         );
+    }
+
+    #[test]
+    fn only_what_was_sent_and_lost_may_leave_a_session_behind() {
+        let leftover = |step, error: SendError| Site { server: "s", step }.send(&error).leftover;
+        let lost = || SendError::Lost("reset".into());
+        let not_sent = SendError::NotSent(DialError::Resolve("no such name".into()));
+        assert_eq!(leftover(Step::Initialize, lost()), Outcome::Unconfirmed);
+        assert_eq!(leftover(Step::Initialize, not_sent), Outcome::NotNeeded);
+        // By then the id is known, if there is one.
+        assert_eq!(leftover(Step::Initialized, lost()), Outcome::NotNeeded);
+        let body = BodyError::Lost(lost());
+        assert_eq!(Site { server: "s", step: Step::Initialize }.body(&body).leftover, Outcome::Unconfirmed);
     }
 
     #[test]

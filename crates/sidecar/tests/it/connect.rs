@@ -287,7 +287,7 @@ async fn a_certificate_is_checked_and_says_why_it_is_refused() {
         (false, "localhost", Some("TLSUntrusted")),
     ] {
         let dialer = if trusted { Dialer::with_roots(pki.roots()) } else { Dialer::system() };
-        let harness = Harness::start_with(1, dialer.unwrap()).await;
+        let harness = Harness::start_with(1, dialer.unwrap(), 96).await;
         let mut session = spec("s", &upstream);
         session.upstream.url = format!("https://{host}:{}/mcp", address.port());
         harness.put(&session).await;

@@ -4,7 +4,7 @@ use crate::support::client::initialize;
 use crate::support::harness::{As, Harness, data_request, read, spec};
 use crate::support::upstream::Upstream;
 use axum::body::Body;
-use berth_wire::{Generation, RefusalReason, SessionState, WatchLine};
+use berth_wire::{Generation, Header, RefusalReason, SessionState, WatchLine};
 use http::{Method, Request, StatusCode};
 use serde_json::json;
 
@@ -62,6 +62,28 @@ async fn an_older_put_is_refused_and_a_newer_one_applies_to_the_live_session() {
 }
 
 #[tokio::test]
+async fn a_held_session_never_changes_its_subject() {
+    let (harness, upstream) = (Harness::start(2).await, Upstream::start().await);
+    let session = spec("s", &upstream);
+    harness.put(&session).await;
+    let client = harness.initialized("s").await;
+    for (issuer, name) in [("", "mallory@corp.example"), ("https://idp.example", "alice@corp.example")] {
+        let mut changed = session.clone();
+        changed.generation.session += 1;
+        changed.subject.issuer = issuer.into();
+        changed.subject.name = name.into();
+        changed.upstream.headers[0].value = "Bearer other".into();
+        assert_eq!(harness.refused(&changed).await.reason, RefusalReason::SubjectChanged);
+    }
+    upstream.books().credentials.clear();
+    client.call("echo", json!({})).await;
+    assert_eq!(upstream.books().credentials, ["Bearer first"], "nothing of the refused PUT is in force");
+    harness.put(&session).await;
+    harness.end_now("s").await;
+    harness.assert_baseline().await;
+}
+
+#[tokio::test]
 async fn specs_that_cannot_be_used_are_refused_without_quoting_a_value() {
     let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
     let mut session = spec("s", &upstream);
@@ -70,6 +92,13 @@ async fn specs_that_cannot_be_used_are_refused_without_quoting_a_value() {
     let text = String::from_utf8(body).unwrap();
     assert_eq!(status, StatusCode::BAD_REQUEST);
     assert!(text.contains("Authorization") && !text.contains("cret"), "{text}");
+    for name in ["Accept", "content-length", "Host", "Mcp-Session-Id", "mcp-protocol-version"] {
+        session.upstream.headers[0] = Header { name: name.into(), value: "cret".into() };
+        let (status, body) = harness.try_put(&session).await;
+        let text = String::from_utf8(body).unwrap();
+        assert_eq!(status, StatusCode::BAD_REQUEST);
+        assert!(text.contains(name) && !text.contains("cret"), "{text}");
+    }
     session.upstream.headers.clear();
     session.upstream.url = "ftp://user:secret@host/".into();
     let (status, body) = harness.try_put(&session).await;

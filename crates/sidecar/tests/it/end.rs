@@ -8,6 +8,8 @@ use berth_wire::{EndPhase, EndReport, Outcome, RefusalReason, SessionState};
 use http::StatusCode;
 use serde_json::json;
 use std::time::Instant;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 
 #[tokio::test]
 async fn ending_a_connected_session_deletes_it_upstream_and_leaves_nothing() {
@@ -187,4 +189,80 @@ async fn the_pods_shutdown_drains_and_ends_every_session() {
     shutdown.await.unwrap();
     assert_eq!(upstream.books().deletes, ["upstream-1"]);
     harness.assert_baseline().await;
+}
+
+/// An upstream that reads a message, writes `head` and closes the socket.
+async fn cut_after(head: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut socket, _)) = listener.accept().await {
+            let mut request = Vec::new();
+            // To its end: a socket that is closed with unread bytes is reset, and may lose what was written.
+            while !request.ends_with(b"}") && socket.read_buf(&mut request).await.is_ok_and(|read| read > 0) {
+            }
+            let _ = socket.write_all(head.as_bytes()).await;
+        }
+    });
+    format!("http://{address}/mcp")
+}
+
+#[tokio::test]
+async fn what_was_lost_during_initialize_is_never_reported_as_closed() {
+    let (harness, upstream) = (Harness::start(10).await, Upstream::start().await);
+    let cut_json = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{";
+    let cut_stream = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n: x\n\n";
+    let refused = "HTTP/1.1 503 No\r\ncontent-length: 0\r\n\r\n";
+    for (uid, head, expected) in [
+        ("no-answer", "", Outcome::Unconfirmed),
+        ("half-a-head", "HTTP/1.1 200 OK\r\n", Outcome::Unconfirmed),
+        ("half-an-answer", cut_json, Outcome::Unconfirmed),
+        ("half-a-stream", cut_stream, Outcome::Unconfirmed),
+        ("refused", refused, Outcome::NotNeeded),
+    ] {
+        let mut session = spec(uid, &upstream);
+        session.upstream.url = cut_after(head).await;
+        harness.put(&session).await;
+        harness.client(uid).initialize().await.unwrap_err();
+        assert_eq!(harness.end_now(uid).await.close, expected, "{uid}");
+    }
+    harness.assert_baseline().await;
+}
+
+#[tokio::test]
+async fn a_loss_is_remembered_though_a_later_connection_is_closed_well() {
+    let (harness, upstream) = (Harness::start(2).await, Upstream::start().await);
+    upstream.books().on_initialize = Act::Hold;
+    let mut session = spec("lost", &upstream);
+    session.timeouts.connect_millis = 200;
+    harness.put(&session).await;
+    harness.client("lost").initialize().await.unwrap_err();
+    upstream.books().on_initialize = Act::Status(503);
+    harness.put(&spec("refused", &upstream)).await;
+    harness.client("refused").initialize().await.unwrap_err();
+    upstream.books().on_initialize = Act::Well;
+    session.timeouts.connect_millis = 15_000;
+    harness.put(&session).await;
+    for (uid, expected) in [("lost", Outcome::Unconfirmed), ("refused", Outcome::Confirmed)] {
+        harness.initialized(uid).await;
+        assert_eq!(harness.end_now(uid).await.close, expected, "{uid}");
+    }
+    harness.assert_baseline().await;
+}
+
+#[tokio::test]
+async fn more_lost_connections_than_are_remembered_are_not_reported_as_closed() {
+    for (losses, expected) in [(8, Outcome::Confirmed), (9, Outcome::Unconfirmed)] {
+        let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
+        upstream.books().on_delete = Act::Status(500);
+        harness.put(&spec("s", &upstream)).await;
+        let client = harness.initialized("s").await;
+        for count in 1..=losses {
+            assert_eq!(client.call("cut", json!({})).await["error"]["code"], json!(-32051));
+            upstream.until("the DELETE", |books| books.deletes.len() == count).await;
+        }
+        upstream.books().on_delete = Act::Well;
+        assert_eq!(harness.end_now("s").await.close, expected, "{losses} losses");
+        harness.assert_baseline().await;
+    }
 }

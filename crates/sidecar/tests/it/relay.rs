@@ -5,6 +5,7 @@ use crate::support::eventually;
 use crate::support::harness::{As, Harness, data_request, read, spec, within};
 use crate::support::upstream::Upstream;
 use axum::body::Body;
+use berth_sidecar::upstream::Dialer;
 use futures::future::join_all;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -313,6 +314,76 @@ async fn what_is_no_message_or_no_method_is_refused() {
     assert_eq!(harness.send(As::Gateway, get).await.status(), StatusCode::METHOD_NOT_ALLOWED);
     let unknown = data_request(Method::POST, "unknown", None, "{}");
     assert_eq!(harness.send(As::Gateway, unknown).await.status(), StatusCode::MISDIRECTED_REQUEST);
+    harness.end_now("s").await;
+    harness.assert_baseline().await;
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_fit_into_memory_fails_its_own_call_only() {
+    let upstream = Upstream::start().await;
+    let harness = Harness::start_with(2, Dialer::system().unwrap(), 4).await;
+    harness.put(&spec("s", &upstream)).await;
+    harness.put(&spec("t", &upstream)).await;
+    let (client, other) = (harness.initialized("s").await, harness.initialized("t").await);
+    for stream in [false, true] {
+        let large = |bytes: u32| json!({"bytes": bytes, "stream": stream});
+        let answer = client.call("large", large(1024 * 1024)).await;
+        assert_eq!(answer["result"]["text"].as_str().unwrap().len(), 1024 * 1024);
+        let answer = client.call("large", large(3 * 1024 * 1024)).await;
+        assert_eq!(answer["error"]["code"], json!(-32055), "stream {stream}: {answer}");
+        let text = answer["error"]["message"].as_str().unwrap();
+        assert!(text.contains("--buffer-mib") && text.contains("may have been carried out"), "{text}");
+        assert_eq!(other.call("echo", json!({"x": 1})).await["result"], json!({"x": 1}));
+    }
+    upstream.books().messages.clear();
+    let (status, answer) =
+        client.json(&tool_call(json!(1), "echo", &json!({"x": "y".repeat(3 * 1024 * 1024)}))).await;
+    assert_eq!(
+        (status, &answer["error"]["code"]),
+        (StatusCode::SERVICE_UNAVAILABLE, &json!(-32055)),
+        "{answer}"
+    );
+    assert!(upstream.books().of_method("tools/call").is_empty(), "what was not read is not sent");
+    for uid in ["s", "t"] {
+        harness.end_now(uid).await;
+    }
+    harness.assert_baseline().await;
+}
+
+#[tokio::test]
+async fn an_answer_counts_until_its_client_has_read_it() {
+    let upstream = Upstream::start().await;
+    let harness = Harness::start_with(1, Dialer::system().unwrap(), 24).await;
+    harness.put(&spec("s", &upstream)).await;
+    let client = harness.initialized("s").await;
+    let large = |id: u32| tool_call(json!(id), "large", &json!({"bytes": 10 * 1024 * 1024}));
+    // Far more than the sockets between hold: it stays in the sidecar until it is read.
+    let unread = client.begin(&large(1)).await;
+    let refused = client.begin(&large(2)).await.messages().await.pop().unwrap();
+    assert_eq!(refused["error"]["code"], json!(-32055));
+    assert!(unread.messages().await.pop().unwrap()["result"]["text"].is_string());
+    eventually("the memory is free again", || harness.budget.left() == 24 * 1024 * 1024).await;
+    let read = client.begin(&large(3)).await.messages().await.pop().unwrap();
+    assert!(read["result"]["text"].is_string());
+    harness.end_now("s").await;
+    harness.assert_baseline().await;
+}
+
+#[tokio::test]
+async fn a_session_runs_a_bounded_number_of_calls() {
+    let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
+    harness.put(&spec("s", &upstream)).await;
+    let client = harness.initialized("s").await;
+    let mut running = Vec::new();
+    for id in 0..64 {
+        running.push(client.begin(&tool_call(json!(id), "hold", &json!({}))).await);
+    }
+    assert_eq!(client.call("echo", json!({})).await["error"]["code"], json!(-32055));
+    upstream.release();
+    for call in running {
+        assert_eq!(call.messages().await.pop().unwrap()["result"], json!({"held": true}));
+    }
+    assert_eq!(client.call("echo", json!({"x": 1})).await["result"], json!({"x": 1}));
     harness.end_now("s").await;
     harness.assert_baseline().await;
 }

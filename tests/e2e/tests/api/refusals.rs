@@ -64,12 +64,44 @@ async fn a_wrong_session_is_refused_by_name_of_the_field() {
                     &["spec.end.reason", "Completed"],
                 ),
                 (
+                    session(
+                        &json!({"subject": {"issuer": "https://idp.test", "name": "alice"}, "servers": one}),
+                    ),
+                    &["subject.issuer must be empty"],
+                ),
+                (
                     session(&json!({"subject": alice, "servers": one, "idle": {}})),
                     &["unknown field", "spec.idle"],
                 ),
             ],
         )
         .await;
+    })
+    .await;
+}
+
+/// A spec whose shared credential goes into `header`.
+fn shared_as(header: &str) -> Value {
+    let shared = json!({"secretKeyRef": {"name": "s", "key": "k"}, "header": header});
+    json!({"transport": http("http://a.test/mcp"), "auth": {"type": "Shared", "shared": shared}})
+}
+
+#[tokio::test]
+async fn urls_of_every_usual_form_are_accepted() {
+    in_namespace("urls", |namespace| async move {
+        for url in [
+            "http://a.test/mcp",
+            "https://a.test",
+            "http://a.test:3001/mcp?tenant=1",
+            "http://127.0.0.1:8080/",
+            "http://[::1]:8080/mcp",
+            "https://everything.demo.svc.cluster.local:443/a/b/c",
+        ] {
+            let object = server("s", &json!({"transport": http(url)})).to_string();
+            let arguments = ["apply", "--dry-run=server", "-n", &namespace.name, "-f", "-"];
+            let printed = kubectl(&arguments, &object).await;
+            assert!(printed.ok, "{url}: {printed:?}");
+        }
     })
     .await;
 }
@@ -85,8 +117,12 @@ async fn a_wrong_server_is_refused_by_name_of_the_field() {
                 (server("s", &json!({"transport": {"type": "Http"}})), &["transport.http is required when transport.type is Http"]),
                 (server("s", &json!({"transport": {"type": "Pigeon"}})), &["spec.transport.type", "Http"]),
                 (server("s", &json!({"transport": http("ftp://a.test/mcp")})), &["transport.http.url must be an absolute http:// or https:// URL"]),
-                (server("s", &json!({"transport": http("http://u:p@a.test/mcp")})), &["without user information"]),
+                (server("s", &json!({"transport": http("http://u:p@a.test/mcp")})), &["no user information"]),
                 (server("s", &json!({"transport": http("http://a.test/#f")})), &["fragment"]),
+                (server("s", &json!({"transport": http("http://a.test:abc/mcp")})), &["numeric port"]),
+                (server("s", &json!({"transport": http("http://a.test:/mcp")})), &["numeric port"]),
+                (server("s", &shared_as("Content-Length")), &["auth.shared.header"]),
+                (server("s", &shared_as("mcp-SESSION-id")), &["auth.shared.header", "X-Api-Key"]),
                 (server("a.b", &json!({"transport": good})), &["metadata.name must be a DNS label"]),
                 (server(&"n".repeat(64), &json!({"transport": good})), &["metadata.name must be a DNS label"]),
                 (server("s", &json!({"transport": good, "timeouts": {"connect": "abc"}})), &["spec.timeouts.connect", "abc"]),

@@ -37,6 +37,13 @@ async fn sessions_of_two_subjects_and_of_one_have_upstream_sessions_of_their_own
         mcp_server(&namespace, "probe", &probe.url(), json!({})).await;
         let clients = clients(&namespace).await;
         each_has_an_upstream_session_of_its_own(&probe, &clients).await;
+        for upstream in probe.books().await.sessions() {
+            assert_eq!(
+                upstream["authorizationSha256s"],
+                json!(["none"]),
+                "no bearer of a caller goes up: {upstream}"
+            );
+        }
     })
     .await;
 }
@@ -54,7 +61,8 @@ async fn a_shared_credential_shares_no_upstream_session_and_no_bearer_of_a_calle
         let hash = sha256_hex("Bearer canary-credential");
         let seen = probe.books().await;
         for upstream in seen.sessions() {
-            assert_eq!(upstream["authorizationSha256AtInitialize"], json!(hash), "{upstream}");
+            // At initialize and at every later request.
+            assert_eq!(upstream["authorizationSha256s"], json!([hash]), "{upstream}");
         }
         assert!(!seen.0.to_string().contains("canary-credential"));
     })

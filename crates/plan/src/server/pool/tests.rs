@@ -12,6 +12,7 @@ fn claim(session: &str, subject: &str, pod: Option<&str>, created: i64) -> Claim
         session: session.into(),
         subject: Subject { issuer: String::new(), name: subject.into() },
         pod: pod.map(Into::into),
+        barred: vec![],
         created: Moment(created),
     }
 }
@@ -44,6 +45,23 @@ fn a_pod_made_from_a_stale_cache_has_the_name_of_the_one_that_is_there() {
     assert_eq!(planned("{}", &[], &[]).create, planned("{}", &[], &[]).create);
     let pods = [pool_pod(1, 1, &["s"])];
     assert_eq!(planned("{pool: {sessionsPerPod: 1}}", &pods, &[]).create, [pool_pod(0, 1, &[]).name]);
+}
+
+#[test]
+fn a_session_that_comes_back_gets_a_pod_that_it_has_not_left() {
+    let mut back = claim("back", "alice", None, 1);
+    back.barred = vec!["pod-0".into()];
+    let yaml = "{pool: {warm: 0, sessionsPerPod: 3}}";
+    let plan = planned(yaml, &[pool_pod(0, 3, &[])], &[back.clone()]);
+    assert_eq!((plan.create.as_slice(), plan.delete.len()), (&[pool_pod(1, 3, &[]).name][..], 0));
+    // The new pod is enough, and does not go before the session has its slot.
+    let mut starting = pool_pod(1, 3, &[]);
+    starting.life = Life::Starting;
+    let plan = planned(yaml, &[pool_pod(0, 3, &[]), starting], &[back.clone()]);
+    assert_eq!((plan.create.len(), plan.delete.len()), (0, 0));
+    // What bounds the pool bounds this too.
+    let bound = planned("{pool: {warm: 0, sessionsPerPod: 3, maxPods: 1}}", &[pool_pod(0, 3, &[])], &[back]);
+    assert_eq!(bound.create, Vec::<String>::new());
 }
 
 #[test]

@@ -6,6 +6,7 @@ use super::upstream::Upstream;
 use super::{PATIENCE, eventually};
 use axum::body::Body;
 use berth_net::client::{PeerClient, Target};
+use berth_sidecar::budget::Budget;
 use berth_sidecar::metrics::Metrics;
 use berth_sidecar::sidecar::Sidecar;
 use berth_sidecar::upstream::Dialer;
@@ -38,6 +39,8 @@ pub enum As {
 pub struct Harness {
     pub sidecar: Sidecar,
     pub metrics: Metrics,
+    pub budget: Budget,
+    whole_budget: usize,
     target: Target,
     operator: PeerClient,
     gateway: PeerClient,
@@ -48,14 +51,15 @@ pub struct Harness {
 impl Harness {
     /// A sidecar with `slots` slots.
     pub async fn start(slots: u32) -> Self {
-        Self::start_with(slots, Dialer::system().unwrap()).await
+        Self::start_with(slots, Dialer::system().unwrap(), 96).await
     }
 
-    /// The same with a dialer of the test's own.
-    pub async fn start_with(slots: u32, dialer: Dialer) -> Self {
+    /// The same with a dialer of the test's own, and so many MiB for bodies.
+    pub async fn start_with(slots: u32, dialer: Dialer, buffer_mib: u16) -> Self {
         let pki = Pki::new();
         let metrics = Metrics::default();
-        let sidecar = Sidecar::new(server(), slots, Arc::new(dialer), metrics.clone());
+        let budget = Budget::mebibytes(buffer_mib);
+        let sidecar = Sidecar::new(server(), slots, Arc::new(dialer), budget.clone(), metrics.clone());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let target = Target { address: listener.local_addr().unwrap(), server_uid: SERVER_UID.into() };
         let stop = CancellationToken::new();
@@ -70,6 +74,8 @@ impl Harness {
         Self {
             sidecar,
             metrics,
+            whole_budget: budget.left(),
+            budget,
             target,
             operator: PeerClient::new(pki.client(berth_wire::OPERATOR_URI).identity()),
             gateway: PeerClient::new(pki.client(berth_wire::GATEWAY_URI).identity()),
@@ -157,7 +163,7 @@ impl Harness {
         client
     }
 
-    /// Asserts that every gauge comes back to zero.
+    /// Asserts that every gauge comes back to zero, and that no body is held any more.
     pub async fn assert_baseline(&self) {
         let metrics = &self.metrics;
         let gauges = || {
@@ -165,6 +171,7 @@ impl Harness {
                 .map(Gauge::get)
         };
         eventually("all gauges at zero", || gauges() == [0; 4]).await;
+        eventually("no body is held", || self.budget.left() == self.whole_budget).await;
     }
 }
 

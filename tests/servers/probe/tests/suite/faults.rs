@@ -77,13 +77,15 @@ async fn a_hung_delete_never_answers() {
     let session = server.initialize("Bearer a").await;
     server.faults(json!({"delete": {"hang": true}})).await;
     let header = [("mcp-session-id", session.as_str())];
-    let wait = time::timeout(Duration::from_millis(200), server.send("DELETE", "/mcp", &header, ""));
-    let clear = async {
-        time::sleep(Duration::from_millis(50)).await;
-        server.ask("DELETE", "/faults", &[], "").await;
-    };
-    let (hung, ()) = tokio::join!(wait, clear);
-    assert!(hung.is_err(), "clearing faults does not answer what hangs");
+    let mut hung = Box::pin(server.send("DELETE", "/mcp", &header, ""));
+    tokio::select! {
+        answer = &mut hung => panic!("answered: {answer:?}"),
+        _ = server.until(|books| books["totals"]["delete"] == 1) => {}
+    }
+    server.ask("DELETE", "/faults", &[], "").await;
+    let hangs_on = time::timeout(Duration::from_millis(200), &mut hung).await.is_err();
+    assert!(hangs_on, "clearing faults does not answer what hangs");
+    drop(hung);
     let books = server.until(|books| books["connections"]["mcpOpen"] == 0).await;
     assert_eq!((&books["totals"]["delete"], &books["sessions"][0]["ended"]), (&json!(1), &Value::Null));
     assert_eq!(server.ask("DELETE", "/mcp", &header, "").await.status, StatusCode::OK);

@@ -1,0 +1,127 @@
+//! A stand-in for a sidecar, over real mutual TLS on a loopback address of its own, for tests.
+
+use crate::ca::{Ca, Purpose};
+use axum::extract::{Path, Query, State};
+use axum::response::{IntoResponse, Response};
+use axum::{Json, Router, body::Body, routing::get, routing::put};
+use berth_net::serve;
+use berth_wire::{
+    EndReport, EndRequest, Refusal, RefusalReason, SIDECAR_PORT, ServerKey, SessionReport, SessionSpec,
+    SessionState, WatchLine,
+};
+use bytes::Bytes;
+use futures::{StreamExt, stream};
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::json;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
+
+/// The stand-in: what it says on its streams is up to the test.
+pub struct Stand {
+    /// Lines for its streams; "end" ends them.
+    pub lines: broadcast::Sender<String>,
+    /// Ends it.
+    pub cancel: CancellationToken,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    first: Vec<SessionReport>,
+    lines: broadcast::Sender<String>,
+    ended: Mutex<Vec<(String, EndRequest)>>,
+}
+
+impl Stand {
+    /// A sidecar of the server with the UID `server`; each of its streams begins with `first` and the end of the list.
+    pub async fn start(ca: &Ca, address: &str, first: Vec<SessionReport>) -> Self {
+        let identity = ca.identity_for_test(&Purpose::Sidecar { server_uid: "server".into() });
+        let (lines, _) = broadcast::channel(16);
+        let shared = Arc::new(Shared { first, lines: lines.clone(), ended: Mutex::default() });
+        let app = Router::new()
+            .route("/v1/sessions", get(watch))
+            .route("/v1/sessions/{uid}", put(hold).delete(end))
+            .with_state(shared.clone());
+        let listener = TcpListener::bind((address, SIDECAR_PORT)).await.unwrap();
+        let cancel = CancellationToken::new();
+        tokio::spawn(serve::serve(listener, Some(identity), app, 8, cancel.clone()));
+        Self { lines, cancel, shared }
+    }
+
+    /// Says a line on its streams.
+    pub fn say(&self, line: &WatchLine) {
+        self.lines.send(format!("{}\n", serde_json::to_string(line).unwrap())).unwrap();
+    }
+
+    /// The sessions that it was asked to end so far, taken out.
+    pub fn ended(&self) -> Vec<(String, EndRequest)> {
+        std::mem::take(&mut *self.shared.ended.lock().unwrap())
+    }
+}
+
+async fn watch(State(shared): State<Arc<Shared>>) -> Response {
+    let server = ServerKey { uid: "server".into(), name: "everything".into(), revision: "r".into() };
+    let told = shared.first.iter().cloned().map(WatchLine::Session);
+    let first: Vec<String> = told
+        .chain([WatchLine::Synced { server, slots: 3 }])
+        .map(|line| format!("{}\n", serde_json::to_string(&line).unwrap()))
+        .collect();
+    let later = stream::unfold(shared.lines.subscribe(), |mut lines| async move {
+        let line = lines.recv().await.ok().filter(|line| line != "end")?;
+        Some((line, lines))
+    });
+    let all = stream::iter(first).chain(later).map(|line| Ok::<_, Infallible>(Bytes::from(line)));
+    Body::from_stream(all).into_response()
+}
+
+/// Refuses the session `one-too-many`, takes every other.
+async fn hold(Path(uid): Path<String>, Json(spec): Json<SessionSpec>) -> Response {
+    assert_eq!(uid, spec.uid);
+    if uid == "one-too-many" {
+        let refusal = Refusal { reason: RefusalReason::Full, message: "every slot is held".into() };
+        return (http::StatusCode::CONFLICT, Json(refusal)).into_response();
+    }
+    Json(report(&uid, SessionState::Idle)).into_response()
+}
+
+async fn end(
+    State(shared): State<Arc<Shared>>,
+    Path(uid): Path<String>,
+    Query(request): Query<EndRequest>,
+) -> Response {
+    shared.ended.lock().unwrap().push((uid, request));
+    Json(EndReport::NOTHING_HELD).into_response()
+}
+
+/// What a sidecar reports of a session.
+pub fn report(uid: &str, state: SessionState) -> SessionReport {
+    serde_json::from_value(json!({
+        "uid": uid, "generation": {"session": 1, "server": 1}, "state": state,
+        "activity": {"requests": 0, "inFlight": 0, "connects": 0},
+    }))
+    .unwrap()
+}
+
+/// The ready pod `pod` of the server `everything`, whose sidecar is at `address`.
+pub fn pod(address: &str) -> Pod {
+    serde_json::from_value(json!({
+        "metadata": {"name": "everything-x-0", "namespace": "demo", "uid": "pod", "labels": {"berth.dev/server-uid": "server"},
+            "annotations": {"berth.dev/slots": "1"},
+            "ownerReferences": [{"apiVersion": "berth.dev/v1alpha1", "kind": "McpServer", "name": "everything", "uid": "server"}]},
+        "status": {"phase": "Running", "podIP": address, "conditions": [{"type": "Ready", "status": "True"}]},
+    }))
+    .unwrap()
+}
+
+/// Waits until `holds`, and no longer than ten seconds.
+pub async fn until(what: &str, holds: impl Fn() -> bool) {
+    let waited = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), waited).await.unwrap_or_else(|_| panic!("never: {what}"));
+}
