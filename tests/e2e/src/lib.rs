@@ -17,7 +17,9 @@ mod kubectl;
 mod mcp;
 mod metrics;
 mod namespace;
+mod operator;
 mod probe;
+mod process;
 mod session;
 mod wait;
 
@@ -25,6 +27,8 @@ pub use kubectl::{Printed, kubectl};
 pub use mcp::{Answer, McpClient, gateway_url, post};
 pub use metrics::{Metrics, pod_metrics, system_metrics};
 pub use namespace::{TestNamespace, in_namespace};
+pub use operator::without_operator;
 pub use probe::{Books, Probe};
+pub use process::kill;
 pub use session::{mcp_server, session, subject_of};
 pub use wait::eventually;

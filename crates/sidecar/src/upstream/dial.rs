@@ -2,6 +2,7 @@
 
 use super::target::{Host, Target};
 use hickory_resolver::TokioResolver;
+use hickory_resolver::net::NetError;
 use rustls::{ClientConfig, RootCertStore};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -74,7 +75,7 @@ impl Dialer {
 
     /// The same with roots of the caller's choice.
     pub fn with_roots(roots: RootCertStore) -> Result<Self, DialerError> {
-        let unusable = |error: hickory_resolver::net::NetError| DialerError::Resolver(error.to_string());
+        let unusable = |error: NetError| DialerError::Resolver(error.to_string());
         let mut builder = TokioResolver::builder_tokio().map_err(unusable)?;
         // Connects are rare, and one after a loss must see where the upstream is now.
         builder.options_mut().cache_size = 0;
@@ -105,7 +106,7 @@ impl Dialer {
                 let found = self.resolver.lookup_ip(name.as_str()).await;
                 found
                     .map(|found| found.iter().collect())
-                    .map_err(|error| DialError::Resolve(error.to_string()))
+                    .map_err(|error| DialError::Resolve(unresolved(&error)))
             }
         }
     }
@@ -154,6 +155,14 @@ async fn connect_any(addresses: &[IpAddr], port: u16) -> io::Result<TcpStream> {
         }
     }
     Err(last)
+}
+
+/// In words for people: the resolver's own text of the commonest case prints its data structures.
+fn unresolved(error: &NetError) -> String {
+    if error.is_no_records_found() {
+        return "there is no such name; check transport.http.url".to_owned();
+    }
+    error.to_string()
 }
 
 fn refused(error: &io::Error) -> DialError {

@@ -14,3 +14,4 @@ mod gateway;
 mod isolation;
 mod lazy;
 mod references;
+mod surviving;
