@@ -16,8 +16,9 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// How often what events may have missed is swept up.
-const SWEEP: Duration = Duration::from_mins(1);
+/// How often what events may have missed is swept up. An orphan holds a slot until then; a sweep that finds nothing asks
+/// nobody.
+pub const SWEEP: Duration = Duration::from_secs(20);
 /// How often certificates are looked at, and the pause after a failure.
 const RENEW: Duration = Duration::from_mins(10);
 
@@ -62,8 +63,8 @@ async fn each<K>(
 }
 
 /// Drops what belongs to objects whose deletion no event told of, which happens when a watch begins anew, and ends orphans.
-pub async fn sweep(ctx: Arc<Context>, cancel: CancellationToken) -> &'static str {
-    while !paused(SWEEP, &cancel).await {
+pub async fn sweep(ctx: Arc<Context>, every: Duration, cancel: CancellationToken) -> &'static str {
+    while !paused(every, &cancel).await {
         forget_gone(&ctx);
         orphans::end(&ctx).await;
     }

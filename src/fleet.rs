@@ -55,6 +55,10 @@ struct Sidecar {
     used: bool,
     /// What it reports, by session UID. Sessions that ended stay only while their object exists.
     reports: HashMap<String, SessionReport>,
+    /// Sessions that it reported before its stream broke off.
+    before: HashSet<String>,
+    /// Those among them that it did not know any more afterwards; they stay only while their object exists.
+    lost: HashSet<String>,
     /// Ends the stream.
     cancel: CancellationToken,
 }
@@ -95,6 +99,8 @@ impl Fleet {
             synced: false,
             used: false,
             reports: HashMap::new(),
+            before: HashSet::new(),
+            lost: HashSet::new(),
             cancel: cancel.clone(),
         };
         let is_new = self.with(|pods| {
@@ -134,6 +140,7 @@ impl Fleet {
     pub fn forget(&self, session_uid: &str) {
         self.with(|pods| {
             for sidecar in pods.values_mut() {
+                sidecar.lost.remove(session_uid);
                 if sidecar.reports.get(session_uid).is_some_and(|report| report.state == SessionState::Ended)
                 {
                     sidecar.reports.remove(session_uid);
@@ -153,6 +160,11 @@ impl Fleet {
     /// Whether the sidecar of a pod has told all that it holds.
     pub fn is_synced(&self, pod_uid: &str) -> bool {
         self.with(|pods| pods.get(pod_uid).is_some_and(|sidecar| sidecar.synced))
+    }
+
+    /// Whether the sidecar of a pod has lost a session that it held, as a restart does; the pod's status tells of that later.
+    pub fn has_lost(&self, pod_uid: &str, session_uid: &str) -> bool {
+        self.with(|pods| pods.get(pod_uid).is_some_and(|sidecar| sidecar.lost.contains(session_uid)))
     }
 
     /// What sidecars report of a session, each with the UID of its pod and its server.

@@ -1,6 +1,6 @@
 //! Puts the parts together and runs them until a signal.
 
-use crate::background::{Tasks, follow, renew, sweep, unexpected_end};
+use crate::background::{SWEEP, Tasks, follow, renew, sweep, unexpected_end};
 use crate::ca::Ca;
 use crate::cli::Options;
 use crate::context::{Clock, Context, Settings, Triggers};
@@ -105,7 +105,7 @@ pub async fn run(options: Options) -> Result<(), Error> {
         settings,
     };
     let ctx = Arc::new(ctx);
-    tasks.spawn(sweep(ctx.clone(), cancel.clone()));
+    tasks.spawn(sweep(ctx.clone(), SWEEP, cancel.clone()));
     readiness.set(true);
     tokio::select! {
         () = controller::run(ctx, cancel.clone()) => {}

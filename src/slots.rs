@@ -93,8 +93,11 @@ impl Slots {
     /// Drops sessions and marks on pods that do not exist any more. `sessions` and `pods` are asked after what is held here is
     /// listed, so that what comes meanwhile is not taken for gone.
     pub fn retain(&self, sessions: impl FnOnce() -> HashSet<String>, pods: impl FnOnce() -> HashSet<String>) {
-        let (known, condemned): (Vec<String>, HashSet<String>) =
-            self.with(|book| (book.sessions.keys().cloned().collect(), book.condemned.clone()));
+        // A promise may outlive its session, when that went while a look at it was under way.
+        let (known, condemned): (HashSet<String>, HashSet<String>) = self.with(|book| {
+            let promised = book.promises.values().flat_map(HashMap::keys);
+            (book.sessions.keys().chain(promised).cloned().collect(), book.condemned.clone())
+        });
         let (sessions, pods) = (sessions(), pods());
         for session in known.iter().filter(|session| !sessions.contains(*session)) {
             self.forget(session);
@@ -259,6 +262,7 @@ mod tests {
         slots.know(&session("stays", "alice", None));
         slots.know(&session("gone", "alice", Some("p1")));
         slots.with(|book| book.condemn("p1"));
+        slots.with(|book| book.promise("unknown", "server", "p3"));
         // What the store says is read last: what comes after the list of the book is in neither.
         let sessions = || {
             slots.know(&session("late", "alice", Some("p2")));
@@ -268,6 +272,7 @@ mod tests {
         slots.retain(sessions, HashSet::new);
         assert!(slots.object("stays").is_some() && slots.object("late").is_some());
         assert!(slots.object("gone").is_none());
+        assert_eq!(slots.promised_to("server", "p3"), Vec::<String>::new());
         assert_eq!(
             (slots.promised_to("server", "p1"), slots.promised_to("server", "p2")),
             (vec![], vec!["late".to_owned()])

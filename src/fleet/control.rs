@@ -4,6 +4,7 @@ use crate::fleet::Fleet;
 use crate::metrics::{Result as Outcome, Verb};
 use axum::body::Body;
 use berth_net::client::{PeerError, Target};
+use berth_plan::text::{ERROR_BYTES, clip};
 use berth_wire::{EndReport, EndRequest, Refusal, SessionReport, SessionSpec};
 use bytes::Bytes;
 use http::{Method, Request, StatusCode, header};
@@ -21,6 +22,9 @@ pub enum ControlError {
     /// The sidecar says no, for a reason.
     #[error("the sidecar refused: {}", .0.message)]
     Refused(Refusal),
+    /// The sidecar cannot act on what it was sent, in its words; asking again changes nothing.
+    #[error("the sidecar cannot act on this: {0}")]
+    Invalid(String),
     /// Nothing was sent.
     #[error("{0}")]
     Unreachable(String),
@@ -111,6 +115,9 @@ impl Fleet {
         match status {
             StatusCode::OK | StatusCode::CREATED | StatusCode::ACCEPTED => Ok((status, body)),
             StatusCode::CONFLICT => Err(ControlError::Refused(parsed(&body)?)),
+            StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE => {
+                Err(ControlError::Invalid(clip(String::from_utf8_lossy(&body).trim(), ERROR_BYTES)))
+            }
             other => {
                 Err(ControlError::NoAnswer(format!("the sidecar at {} answered {other}", target.address)))
             }
@@ -120,7 +127,7 @@ impl Fleet {
     fn counted<T>(&self, verb: Verb, answer: Result<T, ControlError>) -> Result<T, ControlError> {
         let outcome = match &answer {
             Ok(_) => Outcome::Ok,
-            Err(ControlError::Refused(_)) => Outcome::Refused,
+            Err(ControlError::Refused(_) | ControlError::Invalid(_)) => Outcome::Refused,
             Err(_) => Outcome::Error,
         };
         self.shared.metrics.control(verb, outcome);

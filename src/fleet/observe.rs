@@ -9,7 +9,12 @@ impl Fleet {
     pub(super) fn lost(&self, pod_uid: &str) {
         let server = self.with(|pods| {
             let sidecar = pods.get_mut(pod_uid)?;
-            std::mem::take(&mut sidecar.synced).then(|| sidecar.server.clone())
+            if !std::mem::take(&mut sidecar.synced) {
+                return None;
+            }
+            let held = sidecar.reports.values().filter(|report| report.state != SessionState::Ended);
+            sidecar.before = held.map(|report| report.uid.clone()).collect();
+            Some(sidecar.server.clone())
         });
         if let Some(server) = server {
             self.shared.triggers.servers.fire(server);
@@ -49,9 +54,19 @@ impl Fleet {
             let sidecar = pods.get_mut(pod_uid)?;
             sidecar.reports.retain(|session, _| told.contains(session));
             sidecar.synced = true;
-            Some((sidecar.server.clone(), sidecar.target.server_uid.clone()))
+            let before = std::mem::take(&mut sidecar.before);
+            let missing: Vec<String> = before.difference(told).cloned().collect();
+            Some((sidecar.server.clone(), sidecar.target.server_uid.clone(), missing))
         });
-        if let Some((server, server_uid)) = synced {
+        if let Some((server, server_uid, missing)) = synced {
+            // The book is never asked under the lock of the fleet.
+            let known = missing.into_iter().filter(|session| self.shared.slots.object(session).is_some());
+            let lost: Vec<String> = known.collect();
+            self.with(|pods| {
+                if let Some(sidecar) = pods.get_mut(pod_uid) {
+                    sidecar.lost.extend(lost);
+                }
+            });
             let promised = self.shared.slots.promised_to(&server_uid, pod_uid);
             for session in &promised {
                 self.look_at(session);

@@ -6,13 +6,14 @@ use axum::response::{IntoResponse, Response};
 use axum::{Json, Router, body::Body, routing::get, routing::put};
 use berth_net::serve;
 use berth_wire::{
-    EndReport, EndRequest, Refusal, RefusalReason, SIDECAR_PORT, ServerKey, SessionReport, SessionSpec,
-    SessionState, WatchLine,
+    EndReport, EndRequest, Outcome, Refusal, RefusalReason, SIDECAR_PORT, ServerKey, SessionReport,
+    SessionSpec, SessionState, WatchLine,
 };
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -33,6 +34,8 @@ struct Shared {
     first: Vec<SessionReport>,
     lines: broadcast::Sender<String>,
     ended: Mutex<Vec<(String, EndRequest)>>,
+    /// Sessions that it holds.
+    held: Mutex<HashSet<String>>,
 }
 
 impl Stand {
@@ -40,7 +43,8 @@ impl Stand {
     pub async fn start(ca: &Ca, address: &str, first: Vec<SessionReport>) -> Self {
         let identity = ca.identity_for_test(&Purpose::Sidecar { server_uid: "server".into() });
         let (lines, _) = broadcast::channel(16);
-        let shared = Arc::new(Shared { first, lines: lines.clone(), ended: Mutex::default() });
+        let held = Mutex::new(first.iter().map(|report| report.uid.clone()).collect());
+        let shared = Arc::new(Shared { first, lines: lines.clone(), ended: Mutex::default(), held });
         let app = Router::new()
             .route("/v1/sessions", get(watch))
             .route("/v1/sessions/{uid}", put(hold).delete(end))
@@ -54,6 +58,11 @@ impl Stand {
     /// Says a line on its streams.
     pub fn say(&self, line: &WatchLine) {
         self.lines.send(format!("{}\n", serde_json::to_string(line).unwrap())).unwrap();
+    }
+
+    /// The sessions that it holds.
+    pub fn held(&self) -> Vec<String> {
+        self.shared.held.lock().unwrap().iter().cloned().collect()
     }
 
     /// The sessions that it was asked to end so far, taken out.
@@ -77,13 +86,21 @@ async fn watch(State(shared): State<Arc<Shared>>) -> Response {
     Body::from_stream(all).into_response()
 }
 
-/// Refuses the session `one-too-many`, takes every other.
-async fn hold(Path(uid): Path<String>, Json(spec): Json<SessionSpec>) -> Response {
+/// Refuses the session `one-too-many`, cannot act on `invalid`, takes every other.
+async fn hold(
+    State(shared): State<Arc<Shared>>,
+    Path(uid): Path<String>,
+    Json(spec): Json<SessionSpec>,
+) -> Response {
     assert_eq!(uid, spec.uid);
     if uid == "one-too-many" {
         let refusal = Refusal { reason: RefusalReason::Full, message: "every slot is held".into() };
         return (http::StatusCode::CONFLICT, Json(refusal)).into_response();
     }
+    if uid == "invalid" {
+        return (http::StatusCode::BAD_REQUEST, "the upstream's url cannot be used\n").into_response();
+    }
+    shared.held.lock().unwrap().insert(uid.clone());
     Json(report(&uid, SessionState::Idle)).into_response()
 }
 
@@ -92,8 +109,10 @@ async fn end(
     Path(uid): Path<String>,
     Query(request): Query<EndRequest>,
 ) -> Response {
+    let remove =
+        if shared.held.lock().unwrap().remove(&uid) { Outcome::Confirmed } else { Outcome::NotNeeded };
     shared.ended.lock().unwrap().push((uid, request));
-    Json(EndReport::NOTHING_HELD).into_response()
+    Json(EndReport { remove, ..EndReport::NOTHING_HELD }).into_response()
 }
 
 /// What a sidecar reports of a session.

@@ -64,6 +64,11 @@ async fn a_stream_that_ends_is_begun_anew_and_what_was_lost_is_looked_at() {
     until("forgotten after the restart", || fleet.reports_of("lost").is_empty()).await;
     assert_eq!(looks.next().await.unwrap().name, "lost");
     assert!(ctx.fleet.is_synced("pod"));
+    // Taken again, it is known to have been lost until its object is gone.
+    ctx.fleet.put("pod", &spec("lost")).await.unwrap();
+    assert!(ctx.fleet.has_lost("pod", "lost") && !ctx.fleet.has_lost("pod", "held"));
+    ctx.fleet.forget("lost");
+    assert!(!ctx.fleet.has_lost("pod", "lost"));
 }
 
 #[tokio::test]

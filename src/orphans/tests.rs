@@ -1,10 +1,13 @@
 //! Orphans against stand-ins for the API server and a sidecar.
 
 use super::*;
+use crate::background;
 use crate::fixture::{self, failure};
 use crate::fleet::stand::{Stand, pod, report, until};
 use berth_wire::SessionState;
 use serde_json::{Value, json};
+use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
 
 /// A sidecar that holds the session `held`, which no cache knows; the API server answers the list as `answer` says.
 async fn stage(address: &str, answer: (u16, Value)) -> (Context, fixture::Log, Stand) {
@@ -39,6 +42,21 @@ async fn a_session_whose_object_is_gone_or_has_another_uid_is_ended_once() {
     assert!(!ctx.fleet.occupancy("pod", vec![]).held.contains("held"));
     end(&ctx).await;
     assert_eq!((log.lines(), stand.ended()), (vec![], vec![]));
+}
+
+/// An orphan that is reported is ended within half a minute, the list and the request included.
+const _: () = assert!(background::SWEEP.as_secs() <= 25);
+
+#[tokio::test]
+async fn the_sweep_ends_orphans() {
+    let (mut ctx, _, stand) = stage("127.0.78.7", list(&[])).await;
+    ctx.stores.pods = fixture::store_of(vec![pod("127.0.78.7")]);
+    let (ctx, cancel) = (Arc::new(ctx), CancellationToken::new());
+    let sweep = tokio::spawn(background::sweep(ctx.clone(), Duration::from_millis(10), cancel.clone()));
+    until("ended", || ctx.metrics.orphans() == 1).await;
+    assert_eq!(stand.ended().len(), 1);
+    cancel.cancel();
+    sweep.await.unwrap();
 }
 
 #[tokio::test]

@@ -21,6 +21,7 @@ pub fn pod(pod: &mut Pod) {
                 name: status.name,
                 image: status.image,
                 state: status.state,
+                restart_count: status.restart_count,
                 ..ContainerStatus::default()
             };
             statuses.into_iter().map(kept).collect()
@@ -32,11 +33,12 @@ pub fn pod(pod: &mut Pod) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use berth_plan::pod::{Life, Occupancy, PoolPod};
+    use berth_plan::pod::{Life, Occupancy, PoolPod, restarted_since};
+    use berth_plan::time::Moment;
     use serde_json::json;
 
     #[test]
-    fn a_pruned_pod_reads_as_before() {
+    fn a_pruned_pod_reads_as_before_restarts_and_all() {
         let mut whole: Pod = serde_json::from_value(json!({
             "metadata": {"name": "p", "uid": "u", "labels": {"berth.dev/revision": "r"},
                 "annotations": {"berth.dev/slots": "3", "berth.dev/sidecar-image": "i"},
@@ -52,6 +54,7 @@ mod tests {
         pod(&mut whole);
         assert_eq!((before.life, before.trouble.is_some()), (Life::Ready, true));
         assert_eq!(PoolPod::read(&whole, Occupancy::default()), before);
+        assert!(before.occupancy.used && restarted_since(&whole, Moment(0)));
         assert!(whole.spec.is_none() && whole.metadata.managed_fields.unwrap_or_default().is_empty());
     }
 }

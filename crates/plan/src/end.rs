@@ -7,7 +7,7 @@
 pub mod report;
 pub mod status;
 
-use crate::pod::{Life, Occupancy, PoolPod};
+use crate::pod::{self, Life, Occupancy, PoolPod};
 use crate::session::clocks::end_bound;
 use crate::time::Moment;
 use berth_api::{AgentSession, EndReason, Timeouts};
@@ -56,6 +56,10 @@ pub struct Holding {
     pub pod_uid: String,
     /// What is known of the end there.
     pub state: State,
+    /// Whether its sidecar has taken the session for certain: status says so, or its stream did.
+    pub taken: bool,
+    /// Whether the sidecar was restarted since the session is there: it does not know all that it has to end.
+    pub restarted: bool,
 }
 
 impl Holding {
@@ -66,6 +70,12 @@ impl Holding {
             State::Gone => true,
             State::Unasked | State::Silent => false,
         }
+    }
+
+    /// Whether the sidecar has lost the session, or something of it: it was restarted, or knows nothing of what it took. One
+    /// that holds a session confirms its removal, even if nothing was ever connected.
+    pub fn is_lost(&self) -> bool {
+        self.restarted || (self.taken && self.state == State::Answered(EndReport::NOTHING_HELD))
     }
 }
 
@@ -170,6 +180,12 @@ pub fn first_state(pod: Option<&Pod>, ended: Option<EndReport>) -> State {
         _ if runs => State::Unasked,
         _ => State::Gone,
     }
+}
+
+/// Whether the sidecar of `pod` was restarted since `session` exists.
+pub fn is_restarted(pod: &Pod, session: &AgentSession) -> bool {
+    let created = session.metadata.creation_timestamp.as_ref().map_or(Moment(0), Moment::from_api);
+    pod::restarted_since(pod, created)
 }
 
 #[cfg(test)]

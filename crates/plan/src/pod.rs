@@ -1,9 +1,10 @@
 //! What a pool pod tells, and who holds its slots.
 
+use crate::server::build::CONTAINER;
 use crate::time::Moment;
 use berth_api::{Reason, label};
 use berth_wire::{SessionReport, SessionState};
-use k8s_openapi::api::core::v1::{ContainerState, Pod, PodCondition};
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodCondition};
 use std::collections::BTreeSet;
 
 /// Annotation of a pool pod: how many sessions it takes at once.
@@ -68,7 +69,7 @@ pub struct Occupancy {
     pub synced: bool,
     /// Sessions that hold a slot, or were promised one.
     pub held: BTreeSet<String>,
-    /// Whether a session has ended in this pod: one that takes a single session is then used up.
+    /// Whether a session has ended in this pod, or may have: one that takes a single session is then used up.
     pub used: bool,
 }
 
@@ -98,7 +99,9 @@ impl Occupancy {
 
 impl PoolPod {
     /// Reads a pod of a pool. Pods whose annotations do not read as ours have no slots.
-    pub fn read(pod: &Pod, occupancy: Occupancy) -> Self {
+    pub fn read(pod: &Pod, mut occupancy: Occupancy) -> Self {
+        // A sidecar that was restarted does not know any more whether a session was there.
+        occupancy.used |= restarted(pod).is_some();
         let meta = &pod.metadata;
         let annotation =
             |key: &str| meta.annotations.as_ref().and_then(|map| map.get(key)).cloned().unwrap_or_default();
@@ -133,6 +136,22 @@ impl PoolPod {
     pub fn is_alive(&self) -> bool {
         !matches!(self.life, Life::Terminating | Life::Dead)
     }
+}
+
+/// Whether the sidecar's container was restarted at `when` or later, so that a session that was there by then may have been
+/// lost. The API counts whole seconds: within one second, and while no container runs, the answer is yes.
+pub fn restarted_since(pod: &Pod, when: Moment) -> bool {
+    restarted(pod).is_some_and(|status| {
+        let running = status.state.as_ref().and_then(|state| state.running.as_ref());
+        let started = running.and_then(|running| running.started_at.as_ref()).map(Moment::from_api);
+        started.is_none_or(|started| started >= when)
+    })
+}
+
+/// The status of the sidecar's container if that was restarted.
+fn restarted(pod: &Pod) -> Option<&ContainerStatus> {
+    let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
+    statuses.iter().find(|status| status.name == CONTAINER && status.restart_count > 0)
 }
 
 fn condition<'a>(pod: &'a Pod, type_: &str) -> Option<&'a PodCondition> {
@@ -250,6 +269,35 @@ mod tests {
         let occupancy = Occupancy::new(true, false, &reports, promised());
         assert_eq!(occupancy.held.iter().map(String::as_str).collect::<Vec<_>>(), ["b", "c"]);
         assert_eq!(PoolPod::read(&pod(&json!({})), occupancy).free(), 1);
+    }
+
+    fn sidecar(restarts: i32, state: &serde_json::Value) -> Pod {
+        pod(&json!({"phase": "Running", "containerStatuses": [
+            {"name": "other", "image": "x", "imageID": "", "ready": true, "restartCount": 7},
+            {"name": "sidecar", "image": "x", "imageID": "", "ready": true, "restartCount": restarts, "state": state},
+        ]}))
+    }
+
+    #[test]
+    fn a_sidecar_was_restarted_when_its_container_runs_since_then_or_does_not_run() {
+        let running = json!({"running": {"startedAt": "1970-01-01T00:00:09Z"}});
+        let since = |restarts: i32, state: &serde_json::Value, millis: i64| {
+            restarted_since(&sidecar(restarts, state), Moment(millis))
+        };
+        assert!(since(1, &running, 8_000) && since(1, &running, 9_000) && !since(1, &running, 10_000));
+        assert!(!since(0, &running, 8_000));
+        assert!(since(2, &json!({"waiting": {"reason": "CrashLoopBackOff"}}), 10_000));
+        assert!(!restarted_since(&pod(&json!({})), Moment(0)));
+    }
+
+    #[test]
+    fn a_pod_for_a_single_session_whose_sidecar_was_restarted_is_used_up() {
+        let running = json!({"running": {"startedAt": "1970-01-01T00:00:09Z"}});
+        for (restarts, slots, free) in [(0, 1, 1), (1, 1, 0), (1, 3, 3)] {
+            let mut read = PoolPod::read(&sidecar(restarts, &running), Occupancy::default());
+            read.slots = slots;
+            assert_eq!(read.free(), free, "{restarts} restarts, {slots} slots");
+        }
     }
 
     #[test]

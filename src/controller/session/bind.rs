@@ -134,7 +134,8 @@ async fn keep(
             refused(session, server, pod, &refusal, ctx);
             None
         }
-        Err(error) => Some(silent(server, pod, report, &error.to_string())),
+        Err(ControlError::Invalid(error)) => Some(invalid(session, server, error, ctx)),
+        Err(error) => Some(silent(session, server, pod, report, &error.to_string())),
     }
 }
 
@@ -146,6 +147,7 @@ async fn take(session: &AgentSession, server: &ValidServer, pod: &PoolPod, ctx: 
             refused(session, server, pod, &refusal, ctx);
             None
         }
+        Err(ControlError::Invalid(error)) => Some(invalid(session, server, error, ctx)),
         Err(ControlError::Unreachable(_)) => {
             release(session, server, ctx);
             None
@@ -199,6 +201,12 @@ fn refused(
     }
 }
 
+/// Takes the promise back: no sidecar would act on this, so the slot is for others until the objects change.
+fn invalid(session: &AgentSession, server: &ValidServer, error: String, ctx: &Context) -> Outcome {
+    release(session, server, ctx);
+    Outcome::Invalid { server: server.key.name.clone(), error }
+}
+
 fn release(session: &AgentSession, server: &ValidServer, ctx: &Context) {
     let uid = session.uid().unwrap_or_default();
     ctx.slots.with(|book| book.release(&uid, &server.key.uid));
@@ -213,23 +221,37 @@ mod tests {
     use berth_plan::server::validate::{SecretState, validate};
     use serde_json::json;
 
+    /// A sidecar at `address` whose pod is ready, and the server of that pod.
+    async fn stage(address: &str) -> (Context, Stand, ValidServer) {
+        let (mut ctx, _) = fixture::context(|_| fixture::failure(404, "NotFound", "no")).await;
+        let spec = json!({"pool": {"sessionsPerPod": 1}});
+        let server = validate(&fixture::server("everything", &spec), SecretState::Missing).unwrap();
+        let stand = Stand::start(&ctx.ca, address, vec![]).await;
+        let mut ready = pod(address);
+        let revision = server.key.revision.clone();
+        ready.metadata.labels.get_or_insert_default().insert(label::REVISION.into(), revision);
+        ctx.stores.pods = fixture::store_of(vec![ready.clone()]);
+        ctx.fleet.follow(&ready);
+        until("synced", || ctx.fleet.is_synced("pod")).await;
+        (ctx, stand, server)
+    }
+
+    #[tokio::test]
+    async fn what_a_sidecar_cannot_act_on_is_invalid_at_every_look_and_holds_no_slot() {
+        let (ctx, _stand, server) = stage("127.0.79.5").await;
+        let mut session = fixture::deleted_session(&json!({}));
+        session.metadata.uid = Some("invalid".into());
+        for _ in 0..2 {
+            let outcome = bind(&session, Ok(server.clone()), &ctx, ctx.clock.now()).await;
+            let error = "the upstream's url cannot be used".to_owned();
+            assert_eq!(outcome, Outcome::Invalid { server: "everything".into(), error });
+            assert_eq!(ctx.slots.promised_to("server", "pod"), Vec::<String>::new());
+        }
+    }
+
     #[tokio::test]
     async fn a_pod_for_one_session_that_is_full_though_it_seems_free_was_used_and_is_not_asked_again() {
-        let (mut ctx, _) = fixture::context(|_| fixture::failure(404, "NotFound", "no")).await;
-        let server = validate(
-            &fixture::server("everything", &json!({"pool": {"sessionsPerPod": 1}})),
-            SecretState::Missing,
-        )
-        .unwrap();
-        let stand = Stand::start(&ctx.ca, "127.0.79.4", vec![]).await;
-        let mut used = pod("127.0.79.4");
-        used.metadata
-            .labels
-            .get_or_insert_default()
-            .insert(label::REVISION.into(), server.key.revision.clone());
-        ctx.stores.pods = fixture::store_of(vec![used.clone()]);
-        ctx.fleet.follow(&used);
-        until("synced", || ctx.fleet.is_synced("pod")).await;
+        let (ctx, stand, server) = stage("127.0.79.4").await;
         let mut session = fixture::deleted_session(&json!({}));
         session.metadata.uid = Some("one-too-many".into());
         let free = || ctx.slots.with(|book| pool_pods("demo", "server", &ctx, book)[0].free());

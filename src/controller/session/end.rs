@@ -7,7 +7,6 @@ use crate::api_error;
 use crate::context::Context;
 use crate::controller::session::{Error, finalizer, holdings, update_status};
 use crate::event;
-use berth_api::label::SESSION_FINALIZER;
 use berth_api::{AgentSession, McpServer, Timeouts};
 use berth_plan::end::report::Report;
 use berth_plan::end::{self, Ending, Observed, Step};
@@ -45,7 +44,7 @@ pub async fn delete(session: &AgentSession, ctx: &Context) -> Result<(), DeleteE
 /// One pass over a session that was deleted.
 pub async fn end(session: &AgentSession, ctx: &Context) -> Result<Action, Error> {
     let over = ctx.slots.is_over(&session.uid().unwrap_or_default());
-    if over || !session.finalizers().iter().any(|held| held == SESSION_FINALIZER) {
+    if over || !finalizer::has(session) {
         return Ok(Action::await_change());
     }
     let ending = ending(session, ctx);
@@ -207,6 +206,37 @@ mod tests {
             (&seen[0].method, &seen[0].body["preconditions"]["uid"]),
             (&Method::DELETE, &json!("77-session"))
         );
+    }
+
+    #[tokio::test]
+    async fn an_end_after_the_sidecar_was_restarted_says_that_it_cannot_be_known_to_be_clean() {
+        let status = |uid: &str| {
+            let pod =
+                json!({"name": "everything-x-0", "uid": uid, "address": "127.0.79.6", "serverUid": "server"});
+            json!({"servers": [{"name": "everything", "state": "Bound", "podRef": pod}]})
+        };
+        let idle = || vec![report("77-session", SessionState::Idle)];
+        let cases = [
+            ("127.0.79.6", idle(), 0, false),
+            ("127.0.79.7", vec![], 0, true),
+            ("127.0.79.8", idle(), 1, true),
+        ];
+        for (address, holds, restarts, lost) in cases {
+            let (mut ctx, log) = context(all_is_well).await;
+            let _stand = Stand::start(&ctx.ca, address, holds).await;
+            let mut pod = pod(address);
+            pod.status.as_mut().unwrap().container_statuses = serde_json::from_value(json!([
+                {"name": "sidecar", "image": "i", "imageID": "", "ready": true, "restartCount": restarts,
+                    "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}]))
+            .unwrap();
+            ctx.stores.pods = store_of(vec![pod.clone()]);
+            ctx.fleet.follow(&pod);
+            until("synced", || ctx.fleet.is_synced("pod")).await;
+            end(&deleted_session(&status("pod")), &ctx).await.unwrap();
+            let event = &log.take()[0].body;
+            let restarted = event["note"].as_str().unwrap().contains("close (the sidecar was restarted");
+            assert_eq!((event["type"] == "Warning", restarted), (lost, lost), "{address}: {event}");
+        }
     }
 
     #[tokio::test]

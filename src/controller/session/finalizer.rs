@@ -27,12 +27,21 @@ pub fn look_again() -> Action {
     Action::requeue(Duration::from_millis(500))
 }
 
-/// The session with its finalizer; nothing when this process saw an old version of it.
+/// The session with its finalizer; nothing when this process saw an old version of it. After a patch it is the live object,
+/// which may have been deleted meanwhile.
 pub async fn ensure(session: Arc<AgentSession>, ctx: &Context) -> Result<Option<Arc<AgentSession>>, Error> {
-    if session.finalizers().iter().any(|held| held == SESSION_FINALIZER) {
+    if has(&session) {
         return Ok(Some(session));
     }
-    Ok(patch("add", &session, addition(&session), ctx).await?.map(Arc::new))
+    let patched = patch("add", &session, addition(&session), ctx).await?;
+    // Whatever the answer is: nothing may be held before the finalizer is seen on this very object.
+    let guards = |live: &AgentSession| live.uid() == session.uid() && has(live);
+    Ok(patched.filter(guards).map(Arc::new))
+}
+
+/// Whether the session has its finalizer.
+pub fn has(session: &AgentSession) -> bool {
+    session.finalizers().iter().any(|held| held == SESSION_FINALIZER)
 }
 
 /// Drops the finalizer. True when this patch did it; false when it was gone, or this process saw an old version.
@@ -103,7 +112,8 @@ mod tests {
 
     #[tokio::test]
     async fn adding_tests_what_this_process_saw() {
-        let (ctx, log) = context(|_| (200, serde_json::to_value(with_finalizers(&[])).unwrap())).await;
+        let (ctx, log) =
+            context(|_| (200, serde_json::to_value(with_finalizers(&[SESSION_FINALIZER])).unwrap())).await;
         ensure(Arc::new(with_finalizers(&[])), &ctx).await.unwrap().unwrap();
         ensure(Arc::new(with_finalizers(&["a"])), &ctx).await.unwrap().unwrap();
         ensure(Arc::new(with_finalizers(&["a", SESSION_FINALIZER])), &ctx).await.unwrap().unwrap();
@@ -124,6 +134,17 @@ mod tests {
                 ]),
             ]
         );
+    }
+
+    #[tokio::test]
+    async fn an_answer_without_the_finalizer_or_of_another_object_guards_nothing() {
+        let mut other = with_finalizers(&[SESSION_FINALIZER]);
+        other.metadata.uid = Some("another".into());
+        for answer in [with_finalizers(&["a"]), other] {
+            let answer = serde_json::to_value(answer).unwrap();
+            let (ctx, _) = context(move |_| (200, answer.clone())).await;
+            assert!(ensure(Arc::new(with_finalizers(&[])), &ctx).await.unwrap().is_none());
+        }
     }
 
     #[tokio::test]

@@ -15,30 +15,35 @@ use std::sync::Arc;
 pub fn holdings(session: &AgentSession, ctx: &Context) -> Vec<Holding> {
     let uid = session.uid().unwrap_or_default();
     let mut holdings: Vec<Holding> = Vec::new();
-    let mut add = |server: String, pod: String, pod_uid: String| {
+    let mut add = |server: String, pod: String, pod_uid: String, taken: bool| {
         if !holdings.iter().any(|held| held.pod_uid == pod_uid) {
-            holdings.push(Holding { server, pod, pod_uid, state: State::Unasked });
+            let (state, restarted) = (State::Unasked, false);
+            holdings.push(Holding { server, pod, pod_uid, state, taken, restarted });
         }
     };
     for server in session.status.iter().flat_map(|status| &status.servers) {
         if let Some(pod) = &server.pod_ref {
-            add(server.name.clone(), pod.name.clone(), pod.uid.clone());
+            add(server.name.clone(), pod.name.clone(), pod.uid.clone(), true);
         }
     }
     let reports = ctx.fleet.reports_of(&uid);
     for reported in &reports {
         let name = pod_of(&reported.pod, ctx).map_or_else(|| reported.pod.clone(), |pod| pod.name_any());
-        add(reported.server.clone(), name, reported.pod.clone());
+        add(reported.server.clone(), name, reported.pod.clone(), false);
     }
     for (_, pod_uid) in ctx.slots.promises_of(&uid) {
         if let Some(pod) = pod_of(&pod_uid, ctx) {
-            add(routes::owner(&pod).unwrap_or_default(), pod.name_any(), pod_uid);
+            add(routes::owner(&pod).unwrap_or_default(), pod.name_any(), pod_uid, false);
         }
     }
     for holding in &mut holdings {
         let reported = reports.iter().find(|reported| reported.pod == holding.pod_uid);
         let ended = reported.and_then(|reported| reported.report.end);
-        holding.state = end::first_state(pod_of(&holding.pod_uid, ctx).as_deref(), ended);
+        let pod = pod_of(&holding.pod_uid, ctx);
+        holding.state = end::first_state(pod.as_deref(), ended);
+        holding.taken |= reported.is_some();
+        holding.restarted = ctx.fleet.has_lost(&holding.pod_uid, &uid)
+            || pod.is_some_and(|pod| end::is_restarted(&pod, session));
     }
     holdings
 }

@@ -41,6 +41,8 @@ pub enum Cause {
     NoAnswer,
     /// The pod was gone.
     PodGone,
+    /// The sidecar lost what it knew.
+    Restarted,
 }
 
 impl Cause {
@@ -50,6 +52,7 @@ impl Cause {
             Self::BoundPassed => "still running when the bound passed",
             Self::NoAnswer => "the sidecar gave no answer",
             Self::PodGone => "the pod is gone",
+            Self::Restarted => "the sidecar was restarted while the session was there",
         }
     }
 }
@@ -118,6 +121,13 @@ const fn step_name(step: EndStep) -> &'static str {
 fn unconfirmed(holding: &Holding) -> Option<Unconfirmed> {
     let all = || vec![EndStep::Drain, EndStep::Close, EndStep::Remove];
     let (steps, cause) = match &holding.state {
+        State::Answered(report) if report.phase == EndPhase::Ended && holding.is_lost() => {
+            // What an earlier container opened upstream cannot be closed by a later one, whatever that says.
+            let mut steps: Vec<EndStep> = report.unconfirmed().chain([EndStep::Close]).collect();
+            steps.sort_unstable();
+            steps.dedup();
+            (steps, Cause::Restarted)
+        }
         State::Answered(report) if report.phase == EndPhase::Ended => {
             (report.unconfirmed().collect::<Vec<_>>(), Cause::NotSeenDone)
         }

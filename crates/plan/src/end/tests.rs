@@ -18,7 +18,14 @@ fn at(millis: i64) -> Moment {
 const STARTED: Moment = Moment(0);
 
 fn holding(state: State) -> Holding {
-    Holding { server: "everything".into(), pod: "everything-x-0".into(), pod_uid: "pod-0".into(), state }
+    Holding {
+        server: "everything".into(),
+        pod: "everything-x-0".into(),
+        pod_uid: "pod-0".into(),
+        state,
+        taken: false,
+        restarted: false,
+    }
 }
 
 fn answered(phase: EndPhase, drain: Outcome, close: Outcome, remove: Outcome) -> State {
@@ -175,6 +182,47 @@ fn an_unconfirmed_end_is_a_warning_that_names_reason_server_pod_and_steps() {
     for (state, text) in causes {
         assert!(report(vec![state.clone()]).telling().note.ends_with(text), "{state:?}");
     }
+}
+
+#[test]
+fn what_a_restarted_sidecar_confirms_is_not_the_whole() {
+    let lost = "close (the sidecar was restarted while the session was there)";
+    let told = |holding: Holding| Report::new(EndReason::Completed, &[holding]).telling();
+    for state in [confirmed(), State::Answered(EndReport::NOTHING_HELD)] {
+        let telling = told(Holding { restarted: true, ..holding(state) });
+        assert_eq!(telling.reason, "CleanupIncomplete");
+        assert!(telling.note.ends_with(lost), "{}", telling.note);
+    }
+    let cancelled = answered(EndPhase::Ended, Outcome::Unconfirmed, Outcome::Unconfirmed, Outcome::Confirmed);
+    let telling = told(Holding { restarted: true, ..holding(cancelled) });
+    assert!(telling.note.ends_with(&format!("drain, {lost}")), "{}", telling.note);
+}
+
+#[test]
+fn a_sidecar_that_knows_nothing_of_a_session_that_status_places_there_has_lost_it() {
+    let ended = |state: State, taken: bool| {
+        Report::new(EndReason::Completed, &[Holding { taken, ..holding(state) }]).is_complete()
+    };
+    assert!(!ended(State::Answered(EndReport::NOTHING_HELD), true));
+    assert!(ended(State::Answered(EndReport::NOTHING_HELD), false));
+    // Held, and never connected.
+    let idle = answered(EndPhase::Ended, Outcome::NotNeeded, Outcome::NotNeeded, Outcome::Confirmed);
+    assert!(ended(idle, true));
+}
+
+#[test]
+fn a_restart_counts_from_the_sessions_creation() {
+    let pod: Pod = serde_json::from_value(serde_json::json!({"status": {"containerStatuses": [
+        {"name": "sidecar", "image": "x", "imageID": "", "ready": true, "restartCount": 1,
+            "state": {"running": {"startedAt": DELETED.to_api()}}}]}}))
+    .unwrap();
+    let born = |millis| {
+        let mut session = session("{}");
+        session.metadata.creation_timestamp = Some(at(millis).to_api());
+        session
+    };
+    assert!(is_restarted(&pod, &born(-1_000)) && is_restarted(&pod, &born(0)));
+    assert!(!is_restarted(&pod, &born(1_000)));
 }
 
 #[test]

@@ -49,6 +49,8 @@ mod tests {
             pod: format!("{server}-x-0"),
             pod_uid: format!("pod-{server}"),
             state,
+            taken: true,
+            restarted: false,
         }
     }
 

@@ -31,6 +31,13 @@ pub enum Outcome {
         /// What went wrong.
         error: String,
     },
+    /// The sidecar cannot act on what the objects say: it has no slot until they change.
+    Invalid {
+        /// Name of the server.
+        server: String,
+        /// Text of the sidecar.
+        error: String,
+    },
     /// It holds a slot.
     Held {
         /// The pod.
@@ -68,9 +75,18 @@ impl Outcome {
 }
 
 /// The outcome of a slot whose sidecar could not be asked, for the reason in `error`. While the kubelet calls the pod ready,
-/// what was known of it stands.
-pub fn silent(server: &ValidServer, pod: &PoolPod, report: Option<SessionReport>, error: &str) -> Outcome {
-    if pod.life == Life::Ready {
+/// what was known of it stands; a slot that no sidecar ever confirmed is none.
+pub fn silent(
+    session: &AgentSession,
+    server: &ValidServer,
+    pod: &PoolPod,
+    report: Option<SessionReport>,
+    error: &str,
+) -> Outcome {
+    let mut refs =
+        session.status.iter().flat_map(|status| &status.servers).filter_map(|held| held.pod_ref.as_ref());
+    let confirmed = report.is_some() || refs.any(|held| held.uid == pod.uid);
+    if pod.life == Life::Ready && confirmed {
         Outcome::kept(server, pod, report)
     } else {
         Outcome::Unconfirmed { error: error.to_owned() }
@@ -129,7 +145,7 @@ pub fn next_look(session: &AgentSession, outcomes: &[Outcome], now: Moment) -> O
         }
         Outcome::Held { outdated: true, .. } => Some(now.plus(MOVING)),
         Outcome::Waiting(_) => Some(waiting()),
-        Outcome::Held { .. } | Outcome::Refused(_) => None,
+        Outcome::Held { .. } | Outcome::Refused(_) | Outcome::Invalid { .. } => None,
     };
     outcomes.iter().filter_map(next).min()
 }
@@ -157,6 +173,9 @@ fn entry(name: &str, outcome: &Outcome, before: Option<&BindingStatus>, late: bo
         Outcome::Refused(refusal) => pending(refusal.reason(), &refusal.to_string()),
         Outcome::Waiting(wait) => pending(wait.reason(), &wait.to_string()),
         Outcome::Unconfirmed { error } => pending(Reason::Pending, error),
+        Outcome::Invalid { server, error } => {
+            pending(Reason::InvalidSpec, &format!("server {server:?}: {error}"))
+        }
         Outcome::Held { pod, revision, report, .. } => {
             let Some(report) = report else {
                 // No news is no change: a sidecar whose stream is down said this before.

@@ -137,7 +137,32 @@ fn a_slot_in_a_pod_that_nobody_can_reach_is_not_bound() {
     pod.life = Life::NotReady { since: NOW };
     pod.occupancy.synced = false;
     assert_eq!(ready(&session("{}"), &[Outcome::kept(&valid("{}"), &pod, None)]), "Ready=False Pending");
-    assert_eq!(ready(&session("{}"), &[silent(&valid("{}"), &pod, None, "refused")]), "Ready=False Pending");
+    assert_eq!(
+        ready(&session("{}"), &[silent(&session("{}"), &valid("{}"), &pod, None, "refused")]),
+        "Ready=False Pending"
+    );
+}
+
+#[test]
+fn a_slot_that_no_sidecar_confirmed_is_not_bound() {
+    let pod = pool_pod(0, 50, &[]);
+    let mut session = session("{}");
+    let asked = |session: &AgentSession| silent(session, &valid("{}"), &pod, None, "no answer");
+    assert_eq!(ready(&session, &[asked(&session)]), "Ready=False Pending");
+    session.status = Some(status(&session, &[held(None, None)], GATEWAY, NOW));
+    assert_eq!(ready(&session, &[asked(&session)]), "Ready=True Bound");
+}
+
+#[test]
+fn what_a_sidecar_cannot_act_on_is_an_invalid_spec_until_it_changes() {
+    let error = "upstream.url: not a URL";
+    let invalid = Outcome::Invalid { server: "everything".into(), error: error.into() };
+    let status = status(&session("{}"), std::slice::from_ref(&invalid), GATEWAY, NOW);
+    assert_eq!(conditions(&status).pop().unwrap(), "Ready=False InvalidSpec");
+    let server = &status.servers[0];
+    assert_eq!((server.state, server.reason.as_deref()), (BindingState::Pending, Some("InvalidSpec")));
+    assert!(server.pod_ref.is_none() && server.last_error.as_ref().unwrap().contains(error));
+    assert_eq!(next_look(&session("{}"), &[invalid], NOW), None);
 }
 
 #[test]
