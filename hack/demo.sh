@@ -124,7 +124,9 @@ trap finish EXIT
 # On a given cluster the gateway is reached by a port forward, unless BERTH_GATEWAY says how.
 reach_gateway() {
   given_cluster && [[ -z ${BERTH_GATEWAY:-} ]] || return 0
-  kubectl port-forward -n "$SYSTEM_NAMESPACE" service/berth-gateway "${BERTH_GATEWAY_PORT:-18080}:8080" >"$SCRATCH/forward.log" 2>&1 &
+  # On 127.0.0.1 alone: where that port is taken, the forward must fail, and not go on with [::1] only.
+  kubectl port-forward --address 127.0.0.1 -n "$SYSTEM_NAMESPACE" service/berth-gateway \
+    "${BERTH_GATEWAY_PORT:-18080}:8080" >"$SCRATCH/forward.log" 2>&1 &
   FORWARD=$!
   until_true 20 "the port forward to the gateway" grep -q Forwarding "$SCRATCH/forward.log"
 }

@@ -12,7 +12,10 @@ tag=${name##*:}
 [[ $tag != */* && $tag != "$name" ]] || tag=
 
 values=(--set "image.repository=${name%":$tag"}" --set "image.tag=$tag" --set "image.digest=$digest")
-if ! given_cluster; then
+if given_cluster; then
+  # A release that is there already keeps the values that its owner gave it.
+  values+=(--reset-then-reuse-values)
+else
   values+=(--values hack/values-test.yaml --set "gateway.url=$(gateway_url)")
 fi
 read -r -a extra <<<"${BERTH_HELM_ARGS:-}"

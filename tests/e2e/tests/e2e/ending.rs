@@ -1,4 +1,4 @@
-//! Promise 5: deleting a session ends everything it held, once, in bounded time.
+//! Deleting a session ends everything it held, once, in bounded time.
 
 use berth_api::AgentSession;
 use berth_e2e::{

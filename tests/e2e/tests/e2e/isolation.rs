@@ -1,4 +1,4 @@
-//! Promise 2: distinct sessions never share an upstream session, whoever their subjects are and whatever credential is sent.
+//! Distinct sessions never share an upstream session, whoever their subjects are and whatever credential is sent.
 
 use berth_e2e::{McpClient, Probe, TestNamespace, in_namespace, mcp_server, session};
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! Promises 1 and 3: nothing connects before the first call, and a burst of first calls connects once.
+//! Nothing connects before the first call, and a burst of first calls connects once.
 
 use berth_e2e::{McpClient, Probe, in_namespace, mcp_server, session};
 use futures::future::join_all;
