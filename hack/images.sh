@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
 # Pushes images to the test cluster's registry and writes their references, with digest, to target/berth/images.env. On a given
 # cluster they must be given as well, since nobody else knows where it pulls from.
-# Usage: images.sh [berth|everything|probe]...; all three by default.
+# Usage: images.sh [berth|everything|time|probe]...; all by default.
 source "$(dirname "$0")/lib.sh"
 
 load() { # load NAME: pushes the image and prints its reference
   case $1 in
     berth) $CLUSTER load deploy/image.json ;;
     probe) $CLUSTER load tests/servers/probe/image.json ;;
-    everything) ROOTFS=$(tests/servers/everything/build.sh) $CLUSTER load tests/servers/everything/image.json ;;
+    everything | time) ROOTFS=$("tests/servers/$1/build.sh") $CLUSTER load "tests/servers/$1/image.json" ;;
     *) die "there is no image $1" ;;
   esac
 }
 
-[[ $# -gt 0 ]] || set -- berth everything probe
+[[ $# -gt 0 ]] || set -- berth everything time probe
 file=$SCRATCH/images.env
 touch "$file"
 for image in "$@"; do

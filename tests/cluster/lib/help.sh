@@ -31,7 +31,7 @@ Environment:
   BERTH_CACHE            builds and compressed layers      (default ~/.cache/berth)
   BERTH_CLUSTER_STATE    the cluster's state folder        (default BERTH_CACHE/cluster-state)
 
-The first `up` on a machine builds Kubernetes: 6 to 8 minutes on two cores. After
+The first `up` on a machine builds Kubernetes: 8 to 11 minutes on two cores. After
 that, `up` from nothing takes about 10 seconds.
 TEXT
 }

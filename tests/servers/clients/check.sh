@@ -1,19 +1,24 @@
 #!/bin/sh
-# Speaks with both official clients, in both modes, to a server; fails at the first surprise.
+# Speaks with each client, in each of its modes, to a server; fails at the first surprise.
 # Usage: check.sh [URL [TOKEN]]; the server has the tool `echo{message}`. Without a URL it only
 # installs what it needs, for a later run where there is no network.
-# TypeScript runs on the Node of ../everything.
 set -eu
 
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
-python=$("$here/python/venv.sh")
-script=$("$here/typescript/install.sh")
-rootfs=$("$here/../everything/build.sh")
+python_v1=$("$here/python/venv.sh" v1)
+python_v2=$("$here/python/venv.sh" v2)
+typescript_v1=$("$here/node/install.sh" typescript-v1)
+typescript_v2=$("$here/node/install.sh" typescript-v2)
+inspector=$("$here/node/install.sh" inspector)
+node=$("$here/../everything/build.sh")/node/usr/local/bin/node
 [ $# != 0 ] || exit 0
 url=$1 token=${2:-t0ken}
 
-python() { "$python" "$here/python/call.py" "$@"; }
-typescript() { "$rootfs/node/usr/local/bin/node" "$script" "$@"; }
+python_v1() { "$python_v1" "$here/python/call_v1.py" "$@"; }
+python_v2() { "$python_v2" "$here/python/call.py" "$@"; }
+typescript_v1() { "$node" "$typescript_v1" "$@"; }
+typescript_v2() { "$node" "$typescript_v2" "$@"; }
+inspector() { "$node" "$inspector" "$@"; }
 
 expect() {
     case $2 in
@@ -31,16 +36,24 @@ refuse() {
     [ "$(printf '%s\n' "$error" | grep -c .)" = 1 ] || { echo "check.sh: not one line: $error" >&2; exit 1; }
 }
 
-for client in python typescript; do
-    for mode in auto legacy; do
-        seen=$($client "$url" "$token" echo '{"message":"hello-from-check"}' --mode $mode)
-        expect "$client $mode" "$seen" protocolVersion
-        expect "$client $mode" "$seen" '"echo"'
-        expect "$client $mode" "$seen" hello-from-check
-        $client "$url" "$token" no-such-tool '{}' --mode $mode --expect-error > /dev/null
-        refuse $client "$url" "$token" no-such-tool '{}' --mode $mode
-        refuse $client "$url" "$token" echo '{"message":"m"}' --mode $mode --expect-error
-        refuse $client http://127.0.0.1:39999/mcp "$token" echo '{}' --mode $mode
-        echo "$client $mode: ok"
-    done
+# check CLIENT MODE: what it prints when all is well, and when it is not.
+check() {
+    seen=$($1 "$url" "$token" echo '{"message":"hello-from-check"}' --mode "$2")
+    [ "$1" = inspector ] || expect "$1 $2" "$seen" protocolVersion
+    expect "$1 $2" "$seen" '"echo"'
+    expect "$1 $2" "$seen" hello-from-check
+    $1 "$url" "$token" no-such-tool '{}' --mode "$2" --expect-error > /dev/null
+    refuse "$1" "$url" "$token" no-such-tool '{}' --mode "$2"
+    refuse "$1" "$url" "$token" echo '{"message":"m"}' --mode "$2" --expect-error
+    refuse "$1" http://127.0.0.1:39999/mcp "$token" echo '{}' --mode "$2"
+    echo "$1 $2: ok"
+}
+
+# The first generation of the SDKs knows one way to connect.
+check python_v1 legacy
+check typescript_v1 legacy
+for mode in auto legacy; do
+    check python_v2 $mode
+    check typescript_v2 $mode
+    check inspector $mode
 done

@@ -17,6 +17,7 @@ import (
 	"berth.dev/tests/cluster/internal/forward"
 	"berth.dev/tests/cluster/internal/layout"
 	"berth.dev/tests/cluster/internal/registry"
+	"berth.dev/tests/cluster/internal/users"
 )
 
 func main() {
@@ -38,6 +39,8 @@ func run(ctx context.Context, arguments []string) error {
 		return forward.Serve(ctx, arguments)
 	case components.RegistryCommand:
 		return registry.Serve(ctx, arguments[0], arguments[1])
+	case components.UsersCommand:
+		return users.Serve(ctx, arguments[0])
 	}
 	// Descriptors that the caller left open, such as that of a lock, must not live
 	// on in the daemons.

@@ -13,6 +13,7 @@ import (
 const (
 	ForwardCommand  = "internal-forward"
 	RegistryCommand = "internal-registry"
+	UsersCommand    = "internal-users"
 )
 
 // Forwarder is the name of the component that gets listeners from `up`.
@@ -48,5 +49,17 @@ func registry() Component {
 		},
 		Healthy:  answers("http://" + layout.RegistryAddress + "/v2/"),
 		Endpoint: layout.RegistryAddress,
+	}
+}
+
+// users answers for the tokens of users that only tests know; see package users.
+func users() Component {
+	return Component{
+		Name: "users",
+		Argv: func(l layout.Layout) []string {
+			return []string{controlProgram(l), UsersCommand, layout.UsersAddress}
+		},
+		Healthy:  answers("http://" + layout.UsersAddress + "/healthz"),
+		Endpoint: layout.UsersAddress,
 	}
 }

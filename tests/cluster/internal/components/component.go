@@ -33,7 +33,7 @@ type Component struct {
 // All lists the components in the order in which they start.
 func All() []Component {
 	return []Component{
-		forwarder(), registry(), etcd(), containerd(), apiserver(),
+		forwarder(), registry(), users(), etcd(), containerd(), apiserver(),
 		controllerManager(), scheduler(), kubelet(), proxy(), coredns(),
 	}
 }

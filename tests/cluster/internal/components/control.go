@@ -49,8 +49,21 @@ func apiserver() Component {
 				"--kubelet-preferred-address-types=InternalIP",
 				"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
 				"--service-account-key-file=" + l.PKI("sa.pub"), "--service-account-signing-key-file=" + l.PKI("sa.key"),
+				"--authentication-token-webhook-config-file=" + l.Config("token-webhook.yaml"),
+				"--authentication-token-webhook-version=v1",
 				"--profiling=false",
 			}
+		},
+		Config: func(layout.Layout) map[string]string {
+			// A file of tokens would be simpler, but those know no audience: "berth" would
+			// have to be one of the API server's own, and so in the token of each pod.
+			return map[string]string{"token-webhook.yaml": `apiVersion: v1
+kind: Config
+current-context: users
+contexts: [{name: users, context: {cluster: users, user: nobody}}]
+clusters: [{name: users, cluster: {server: "http://` + layout.UsersAddress + `/review"}}]
+users: [{name: nobody, user: {}}]
+`}
 		},
 		Healthy:  apiHealthy,
 		Endpoint: layout.APIAddress,

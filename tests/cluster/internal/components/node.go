@@ -58,6 +58,8 @@ nodeStatusReportFrequency: 30s
 kubeAPIQPS: 300
 kubeAPIBurst: 600
 eventRecordQPS: 0
+# Tests kill the same container again and again; waiting up to 5 minutes for it shows nothing.
+crashLoopBackOff: {maxContainerRestartPeriod: 2s}
 # A developer's machine is often nearly full: never evict, never collect images.
 evictionHard: {memory.available: 32Mi, nodefs.available: "0%", nodefs.inodesFree: "0%", imagefs.available: "0%", imagefs.inodesFree: "0%"}
 imageGCHighThresholdPercent: 100

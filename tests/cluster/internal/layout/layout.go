@@ -27,6 +27,8 @@ const (
 	// RegistryAddress, so it needs no DNS.
 	RegistryHost    = "registry.berth.test:5000"
 	RegistryAddress = "127.0.0.1:5000"
+	// UsersAddress is the API server's token webhook, for users that only tests know.
+	UsersAddress = "127.0.0.1:5001"
 	// PauseImage is the sandbox image, pushed by `up`.
 	PauseImage = "berth/pause:1"
 
