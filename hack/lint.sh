@@ -59,13 +59,47 @@ echo "crds and chart copies are current"
 banner "lint: charts"
 helm=$($CLUSTER path)/helm
 "$helm" lint --strict --quiet charts/berth charts/berth-crds
-"$helm" template berth charts/berth --namespace "$SYSTEM_NAMESPACE" >/dev/null
-"$helm" template berth charts/berth --namespace "$SYSTEM_NAMESPACE" --values hack/values-test.yaml >/dev/null
+rendered() { "$helm" template berth charts/berth --namespace "$SYSTEM_NAMESPACE" "$@"; }
+rendered --values hack/values-test.yaml >/dev/null
 "$helm" template berth-crds charts/berth-crds >/dev/null
-if "$helm" template berth charts/berth --set gatewy.replicas=2 >/dev/null 2>&1; then
-  die "charts/berth/values.schema.json accepts a value that does not exist"
-fi
-echo "charts render, and refuse unknown values"
+# expect NUMBER KIND ARGUMENTS...: how many objects of a kind are rendered.
+expect() {
+  local number=$1 kind=$2 found
+  shift 2
+  found=$(rendered "$@" | grep -cx "kind: $kind" || true)
+  [[ $found == "$number" ]] || die "charts/berth with '$*' renders $found objects of the kind $kind, not $number"
+}
+expect 2 Deployment
+expect 2 PodDisruptionBudget
+expect 1 PodDisruptionBudget --set operator.replicas=1
+expect 0 PodDisruptionBudget --set operator.podDisruptionBudget.enabled=false --set gateway.replicas=1
+expect 2 NetworkPolicy --set 'networkPolicy.gatewayFrom[0].podSelector.matchLabels.a=b'
+expect 0 NetworkPolicy --set networkPolicy.enabled=false
+expect 1 Job
+expect 0 Job --set uninstall.endSessions=false
+expect 1 Pod
+# refuse ARGUMENT: the schema takes no value that does not exist or cannot be meant.
+refuse() {
+  if rendered --set "$1" >/dev/null 2>&1; then
+    die "charts/berth/values.schema.json accepts $1"
+  fi
+}
+for wrong in gatewy.replicas=2 operator.replica=2 operator.replicas=-1 operator.podDisruptionBudget.enable=true \
+  networkPolicy.gatewayFrom.a=b 'networkPolicy.metricsFrom[0].pods=x' uninstall.timeoutSeconds=0 uninstall.force=true; do
+  refuse "$wrong"
+done
+# Pods of the chart pass Pod Security `restricted`: each of the four pod specs says what that asks for.
+for asked in 'runAsNonRoot: true' 'type: RuntimeDefault' 'allowPrivilegeEscalation: false' 'drop: \[ALL\]'; do
+  [[ $(rendered | grep -c "$asked") == 4 ]] || die "a pod of charts/berth does not say '$asked'"
+done
+# The operator names the version of the chart that it needs, which is its own.
+version=$(sed -n '/^\[workspace.package\]/,/^\[package\]/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+for chart in charts/*/Chart.yaml; do
+  for field in version appVersion; do
+    grep -qx "$field: $version" "$chart" || die "$chart: $field is not $version, the version of Cargo.toml"
+  done
+done
+echo "charts render as they should, refuse wrong values, and have the version of the binaries"
 
 banner "lint: dependencies"
 hack/deny.sh

@@ -23,3 +23,10 @@ pub fn code(error: &Error) -> Option<u16> {
 pub fn is_outdated(error: &Error) -> bool {
     matches!(code(error), Some(404 | 409 | 422))
 }
+
+/// Whether something was refused because its namespace is being deleted: nothing is made there any more.
+pub fn is_terminating_namespace(error: &Error) -> bool {
+    let Error::Api(status) = error else { return false };
+    let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
+    causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
+}

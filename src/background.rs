@@ -1,16 +1,12 @@
-//! What runs beside the controllers: the watches, the sweep, the renewal of certificates.
+//! What runs beside the controllers: the sweep, the renewal of certificates; and who notices when such a task ends.
 
-use crate::ca::Ca;
+use crate::ca::{Ca, Own};
 use crate::context::{Clock, Context};
 use crate::orphans;
-use crate::watch::Changes;
-use crate::watch::routes::Routes;
-use berth_net::identity::Identity;
-use berth_plan::time::Moment;
-use futures::{Stream, StreamExt, future};
+use futures::future;
 use kube::runtime::reflector::Store;
 use kube::{Resource, ResourceExt};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -33,33 +29,6 @@ pub async fn unexpected_end(tasks: &mut Tasks, cancel: &CancellationToken) -> St
         Some(Err(error)) => error.to_string(),
         None => future::pending().await,
     }
-}
-
-/// Follows every watch until `cancel`.
-pub fn follow(tasks: &mut Tasks, changes: Changes, routes: &Routes, cancel: &CancellationToken) {
-    let mut seen = HashMap::new();
-    let server = move |routes: &Routes, server| routes.server(&server, &mut seen);
-    tasks.spawn(each("watch of servers", changes.servers, routes.clone(), cancel.clone(), server));
-    let session = |routes: &Routes, session| routes.session(&session);
-    tasks.spawn(each("watch of sessions", changes.sessions, routes.clone(), cancel.clone(), session));
-    let pod = |routes: &Routes, pod| routes.pod(&pod);
-    tasks.spawn(each("watch of pods", changes.pods, routes.clone(), cancel.clone(), pod));
-    let secret = |routes: &Routes, secret| routes.secret(&secret);
-    tasks.spawn(each("watch of secrets", changes.secrets, routes.clone(), cancel.clone(), secret));
-}
-
-async fn each<K>(
-    name: &'static str,
-    changes: impl Stream<Item = K> + Send + 'static,
-    routes: Routes,
-    cancel: CancellationToken,
-    mut route: impl FnMut(&Routes, K) + Send + 'static,
-) -> &'static str {
-    let mut changes = std::pin::pin!(changes.take_until(cancel.cancelled_owned()));
-    while let Some(changed) = changes.next().await {
-        route(&routes, changed);
-    }
-    name
 }
 
 /// Drops what belongs to objects whose deletion no event told of, which happens when a watch begins anew, and ends orphans.
@@ -87,26 +56,13 @@ where
     store.state().iter().filter_map(|object| object.uid()).collect()
 }
 
-/// Keeps the operator's own certificate and the gateway's good.
-pub async fn renew(
-    ca: Ca,
-    identity: Identity,
-    mut renew_at: Moment,
-    clock: Clock,
-    cancel: CancellationToken,
-) -> &'static str {
+/// Keeps certificates good, and the CA behind them.
+pub async fn renew(ca: Ca, mut own: Own, clock: Clock, cancel: CancellationToken) -> &'static str {
     loop {
-        let now = clock.now();
-        if now >= renew_at {
-            match ca.renew_own(&identity, now) {
-                Ok(next) => renew_at = next,
-                Err(error) => tracing::error!(%error, "cannot renew the operator's certificate"),
-            }
-        }
-        let pause = match ca.ensure_gateway(now).await {
+        let pause = match ca.keep(&mut own, clock.now()).await {
             Ok(()) => RENEW,
             Err(error) => {
-                tracing::error!(%error, "cannot see to the gateway's certificate");
+                tracing::error!(%error, "cannot see to the certificates");
                 RENEW / 60
             }
         };

@@ -1,26 +1,31 @@
 //! The CA of Berth's own parts.
 //!
-//! Its key lives in one Secret of the operator's namespace. The operator issues its own client identity in memory, the
-//! gateway's into a Secret beside the CA, and one serving certificate into the namespace of each `McpServer`. Sidecars
-//! and gateways follow their mounted files, so that renewing is writing a Secret.
+//! Its key lives in one Secret of the operator's namespace. The operator issues its own identity in memory, the gateway's
+//! into a Secret beside the CA, and one serving certificate into the namespace of each `McpServer`. Sidecars and gateways
+//! follow their mounted files, so that renewing is writing a Secret; `rotate` replaces the CA itself.
 
 mod issue;
+mod record;
+mod rotate;
 mod secret;
+mod trust;
 
-pub use issue::{Issued, Purpose};
+pub use issue::Purpose;
+pub use rotate::Own;
+pub use secret::Server;
 
 use crate::api_error;
 use berth_net::identity::Identity;
 use berth_plan::time::Moment;
-use issue::Authority;
+use issue::{Authority, Pair};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
+use record::Record;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use trust::Trust;
 
-/// Secret that holds the CA's certificate and key.
-const CA_SECRET: &str = "berth-ca";
 /// Secret that holds the gateway's client identity.
 const GATEWAY_SECRET: &str = "berth-gateway-tls";
 /// How long a Secret that was found good is not looked at again.
@@ -41,6 +46,9 @@ pub enum Error {
         /// What the API server said.
         source: Box<kube::Error>,
     },
+    /// Certificates could not be listed.
+    #[error("failed to list the secrets of certificates: {}", api_error::text(.0))]
+    List(Box<kube::Error>),
     /// The CA's Secret holds something else.
     #[error("secret \"berth-ca\" cannot be used: {0}; delete it to get a new CA")]
     Unusable(String),
@@ -52,6 +60,13 @@ pub enum Error {
     Identity(#[from] berth_net::identity::IdentityError),
 }
 
+impl Error {
+    /// Whether nothing can be made in the namespace any more, as it is being deleted.
+    pub fn is_terminating_namespace(&self) -> bool {
+        matches!(self, Self::Api { source, .. } if api_error::is_terminating_namespace(source))
+    }
+}
+
 /// The CA; clones share it.
 #[derive(Clone)]
 pub struct Ca {
@@ -61,40 +76,58 @@ pub struct Ca {
 struct Shared {
     client: Client,
     namespace: String,
+    state: Mutex<State>,
+}
+
+struct State {
+    current: Arc<Current>,
+    /// When each Secret was last found good under it, by namespace and name.
+    good: HashMap<(String, String), Moment>,
+    /// When the Secrets of all certificates were last found good under it, or made so.
+    settled: Option<Moment>,
+}
+
+/// The CA that signs now, and what all trust.
+struct Current {
+    trust: Trust,
     authority: Authority,
-    /// When each Secret was last found good, by namespace and name.
-    good: Mutex<HashMap<(String, String), Moment>>,
+    bundle: String,
+}
+
+impl Current {
+    fn new(trust: Trust) -> Result<Arc<Self>, Error> {
+        let authority =
+            Authority::from_pem(&trust.signer).map_err(|error| Error::Unusable(error.to_string()))?;
+        let bundle = trust.bundle();
+        Ok(Arc::new(Self { trust, authority, bundle }))
+    }
 }
 
 impl Ca {
-    /// The CA of the Secret, which is made when there is none.
+    /// The CA of the Secret, which is made when there is none. A CA whose Secret was lost stays trusted, as far as it can
+    /// still be found: parts that are there show and trust its certificates.
     pub async fn open(client: Client, namespace: &str, now: Moment) -> Result<Self, Error> {
         let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
-        let found = match secret::read(&api, CA_SECRET).await? {
-            Some(found) => found,
-            None => {
-                secret::create(&api, &secret::of_authority(CA_SECRET, &Authority::create(now)?), CA_SECRET)
-                    .await?
-            }
+        let record = if let Some(found) = Record::read(&api).await? {
+            found
+        } else {
+            let gateway = secret::read(&api, GATEWAY_SECRET).await?;
+            let trust = Trust::first(Pair::create(now)?, record::still_trusted(gateway.as_ref()), now);
+            Record::create(&api, &trust, false).await?
         };
-        let authority = secret::authority(&found)?;
-        let shared = Shared { client, namespace: namespace.to_owned(), authority, good: Mutex::default() };
-        Ok(Self { shared: Arc::new(shared) })
+        let state = State { current: Current::new(record.trust)?, good: HashMap::new(), settled: None };
+        Ok(Self {
+            shared: Arc::new(Shared { client, namespace: namespace.to_owned(), state: Mutex::new(state) }),
+        })
     }
 
-    /// A certificate for the operator itself, kept in memory.
-    pub fn own_identity(&self, now: Moment) -> Result<(Identity, Issued), Error> {
-        let issued = self.shared.authority.issue(&Purpose::Operator, now)?;
-        let ca = self.shared.authority.pem().as_bytes();
-        Ok((Identity::from_pem(issued.certificate.as_bytes(), issued.key.as_bytes(), ca)?, issued))
-    }
-
-    /// Gives `identity` a new certificate; says when it is due again.
-    pub fn renew_own(&self, identity: &Identity, now: Moment) -> Result<Moment, Error> {
-        let issued = self.shared.authority.issue(&Purpose::Operator, now)?;
-        let ca = self.shared.authority.pem().as_bytes();
-        identity.replace_pem(issued.certificate.as_bytes(), issued.key.as_bytes(), ca)?;
-        Ok(issued.renew_at)
+    /// The operator's own identity, kept in memory, and what it takes to keep it good.
+    pub fn own_identity(&self, now: Moment) -> Result<(Identity, Own), Error> {
+        let current = self.current();
+        let issued = current.authority.issue(&Purpose::Operator, now)?;
+        let ca = current.bundle.as_bytes();
+        let identity = Identity::from_pem(issued.certificate.as_bytes(), issued.key.as_bytes(), ca)?;
+        Ok((identity.clone(), Own { identity, renew_at: issued.renew_at, under: current }))
     }
 
     /// Sees to it that the gateway's Secret is good.
@@ -109,39 +142,57 @@ impl Ca {
     }
 
     /// Sees to it that the Secret with a server's serving certificate is good.
-    pub async fn ensure_server(&self, server: secret::Server<'_>, now: Moment) -> Result<(), Error> {
+    pub async fn ensure_server(&self, server: Server<'_>, now: Moment) -> Result<(), Error> {
         self.ensure(secret::Wanted::of_server(server), now).await
     }
 
     async fn ensure(&self, wanted: secret::Wanted, now: Moment) -> Result<(), Error> {
         let key = (wanted.namespace.clone(), wanted.name.clone());
-        let trusted = |good: &HashMap<_, Moment>| good.get(&key).is_some_and(|seen| seen.plus(TRUST) > now);
-        if trusted(&self.shared.good.lock().unwrap_or_else(PoisonError::into_inner)) {
-            return Ok(());
-        }
+        let current = {
+            let state = self.state();
+            if state.good.get(&key).is_some_and(|seen| seen.plus(TRUST) > now) {
+                return Ok(());
+            }
+            state.current.clone()
+        };
         let api: Api<Secret> = Api::namespaced(self.shared.client.clone(), &wanted.namespace);
         let found = secret::read(&api, &wanted.name).await?;
-        if !found.is_some_and(|found| secret::is_good(&found, self.shared.authority.pem(), now)) {
-            let issued = self.shared.authority.issue(&wanted.purpose, now)?;
-            secret::apply(&api, &wanted, &issued, self.shared.authority.pem()).await?;
-            tracing::info!(namespace = wanted.namespace, secret = wanted.name, "certificate issued");
+        if !found.is_some_and(|found| secret::is_good(&found, &current.bundle, now)) {
+            self.issue(&wanted, &current, now).await?;
         }
-        let mut good = self.shared.good.lock().unwrap_or_else(PoisonError::into_inner);
-        // The book is small, and one of servers that are gone is cleared here.
-        good.retain(|_, seen| seen.plus(TRUST) > now);
-        good.insert(key, now);
+        let mut state = self.state();
+        if Arc::ptr_eq(&state.current, &current) {
+            // The book is small, and one of servers that are gone is cleared here.
+            state.good.retain(|_, seen| seen.plus(TRUST) > now);
+            state.good.insert(key, now);
+        }
         Ok(())
     }
-}
 
-pub use secret::Server;
+    async fn issue(&self, wanted: &secret::Wanted, current: &Current, now: Moment) -> Result<(), Error> {
+        let api: Api<Secret> = Api::namespaced(self.shared.client.clone(), &wanted.namespace);
+        let issued = current.authority.issue(&wanted.purpose, now)?;
+        secret::apply(&api, wanted, &issued, &current.bundle).await?;
+        tracing::info!(namespace = wanted.namespace, secret = wanted.name, "certificate issued");
+        Ok(())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn current(&self) -> Arc<Current> {
+        self.state().current.clone()
+    }
+}
 
 #[cfg(test)]
 impl Ca {
     /// An identity for a stand-in of one of Berth's parts.
     pub fn identity_for_test(&self, purpose: &Purpose) -> Identity {
-        let issued = self.shared.authority.issue(purpose, crate::context::Clock::SYSTEM.now()).unwrap();
-        let ca = self.shared.authority.pem().as_bytes();
+        let current = self.current();
+        let issued = current.authority.issue(purpose, crate::context::Clock::SYSTEM.now()).unwrap();
+        let ca = current.bundle.as_bytes();
         Identity::from_pem(issued.certificate.as_bytes(), issued.key.as_bytes(), ca).unwrap()
     }
 }

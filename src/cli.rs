@@ -1,9 +1,11 @@
 //! The command line.
 
 use berth_net::telemetry::LogFormat;
-use clap::{Args, Parser, Subcommand};
+use berth_plan::server::network::Callers;
+use clap::{ArgAction, Args, Parser, Subcommand};
 use std::ffi::OsString;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 /// Manages MCP connections as Kubernetes resources.
 #[derive(Debug, Parser)]
@@ -19,6 +21,10 @@ pub struct Cli {
 pub enum Command {
     /// Run the operator (the default).
     Run(Options),
+    /// End every session and remove what the operator made; the chart runs this before it is uninstalled.
+    Uninstall(crate::uninstall::Options),
+    /// Check that an install works; `helm test` runs this.
+    Check(crate::check::Options),
 }
 
 /// The arguments with `run` put in where no command is named.
@@ -45,6 +51,30 @@ pub struct Options {
     /// Base of the URLs that sessions show in their status.
     #[arg(long, env = "BERTH_GATEWAY_URL")]
     pub gateway_url: String,
+    /// Name of this pod: its identity in the election of the leader.
+    #[arg(long, env = "BERTH_POD_NAME")]
+    pub pod_name: String,
+    /// Address of this pod, where gateways reach it while it leads.
+    #[arg(long, env = "BERTH_POD_IP")]
+    pub pod_ip: IpAddr,
+    /// Address where gateways are served while this process leads, mutual TLS only.
+    #[arg(long, env = "BERTH_LISTEN", default_value = "0.0.0.0:8443")]
+    pub listen: SocketAddr,
+    /// How long the others wait for a leader that renews its Lease no more: 5s to 5m.
+    #[arg(long, env = "BERTH_LEASE_DURATION", default_value = "15s", value_parser = lease_duration)]
+    pub lease_duration: Duration,
+    /// Keep a network policy for each pool, so that only operator and gateways reach the port for calls and control.
+    #[arg(long, env = "BERTH_NETWORK_POLICIES", default_value_t = true, action = ArgAction::Set)]
+    pub network_policies: bool,
+    /// Labels by which those policies know the pods of operator and gateways, which are in the operator's namespace.
+    #[arg(
+        long,
+        env = "BERTH_PEER_LABELS",
+        default_value = "app.kubernetes.io/part-of=berth",
+        value_delimiter = ',',
+        value_parser = label
+    )]
+    pub peer_labels: Vec<(String, String)>,
     /// Address of health and metrics.
     #[arg(long, env = "BERTH_ADMIN_LISTEN", default_value = "0.0.0.0:8081")]
     pub admin_listen: SocketAddr,
@@ -53,12 +83,47 @@ pub struct Options {
     pub log_format: LogFormat,
 }
 
+impl Options {
+    /// Who may reach sidecars, when network policies are wanted.
+    pub fn callers(&self) -> Option<Callers> {
+        let labels = self.peer_labels.iter().cloned().collect();
+        self.network_policies.then(|| Callers { namespace: self.namespace.clone(), labels })
+    }
+}
+
+/// A label and its value.
+fn label(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() && !value.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err(format!("{text:?} is no label; write it like app.kubernetes.io/part-of=berth")),
+    }
+}
+
+/// A duration in the text form that the API uses.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    berth_api::Duration::from_text(text)
+        .to_std()
+        .ok_or_else(|| format!("{text:?} is no duration; write it like 30s or 4m"))
+}
+
+/// A duration in the text form that the API uses, long enough for a few renewals.
+fn lease_duration(text: &str) -> Result<Duration, String> {
+    berth_api::Duration::from_text(text)
+        .to_std()
+        .filter(|span| (Duration::from_secs(5)..=Duration::from_mins(5)).contains(span))
+        .ok_or_else(|| format!("{text:?} is no duration from 5s to 5m; write it like 15s"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use clap::CommandFactory;
 
-    const REQUIRED: [&str; 6] = [
+    const REQUIRED: [&str; 10] = [
+        "--pod-name",
+        "berth-operator-0",
+        "--pod-ip",
+        "10.0.0.1",
         "--namespace",
         "berth",
         "--sidecar-image",
@@ -76,8 +141,35 @@ mod tests {
     fn run_is_the_default() {
         for prefix in [&["berth-operator"][..], &["berth-operator", "run"][..]] {
             let args = with_default_command(prefix.iter().chain(REQUIRED.iter()).map(OsString::from));
-            let Command::Run(options) = Cli::try_parse_from(args).unwrap().command;
+            let Command::Run(options) = Cli::try_parse_from(args).unwrap().command else { panic!("run") };
             assert_eq!((options.namespace.as_str(), options.admin_listen.port()), ("berth", 8081));
         }
+    }
+
+    #[test]
+    fn policies_know_their_peers_by_labels_or_are_not_wanted() {
+        let parse = |flags: &[&str]| {
+            let args = ["berth-operator", "run"].iter().chain(REQUIRED.iter()).chain(flags);
+            Cli::try_parse_from(args).map(|cli| match cli.command {
+                Command::Run(options) => options.callers(),
+                other => panic!("{other:?}"),
+            })
+        };
+        let callers = parse(&["--peer-labels=a=b,c=d"]).unwrap().unwrap();
+        assert_eq!(callers.namespace, "berth");
+        assert_eq!(callers.labels, [("a".into(), "b".into()), ("c".into(), "d".into())].into());
+        assert_eq!(parse(&[]).unwrap().unwrap().labels.len(), 1);
+        assert_eq!(parse(&["--network-policies=false"]).unwrap(), None);
+        for labels in ["", "a", "a=", "=b"] {
+            assert!(parse(&[&format!("--peer-labels={labels}")]).is_err(), "{labels}");
+        }
+    }
+
+    #[test]
+    fn the_other_commands_need_only_the_namespace() {
+        let parse =
+            |command| Cli::try_parse_from(["berth-operator", command, "--namespace=berth"]).unwrap().command;
+        assert!(matches!(parse("uninstall"), Command::Uninstall(options) if !options.force));
+        assert!(matches!(parse("check"), Command::Check(_)));
     }
 }

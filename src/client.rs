@@ -1,5 +1,7 @@
-//! Two clients to the API server: one for calls, one for watches.
+//! Clients to the API server: one for the leader's calls, one for watches and the election.
 
+use crate::lead::{Lead, fence::Fence};
+use kube::client::ClientBuilder;
 use kube::{Client, Config};
 use std::time::Duration;
 
@@ -8,22 +10,33 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The clients.
 pub struct Clients {
-    /// For calls: an API server that accepts and then says nothing is an error after ten seconds.
+    /// For the leader's calls, which pass only while it leads. An API server that accepts and then says nothing is an error
+    /// after ten seconds.
     pub calls: Client,
-    /// For watches, which are silent for minutes: the watcher has its own clock.
+    /// For watches, which are silent for minutes: the watcher has its own clock. For the election, which has its own too.
     pub watches: Client,
 }
 
 /// Clients from the pod's service account, or from the kubeconfig outside a cluster.
-pub async fn clients() -> Result<Clients, Error> {
+pub async fn clients(lead: &Lead) -> Result<Clients, Error> {
     let mut config = Config::infer().await.map_err(|error| Error::Infer(error.to_string()))?;
     // Retries are the work queue's: kube's own would hold a reconcile for minutes, and send creates again.
     config.default_retry = false;
     let watches = Client::try_from(config.clone()).map_err(|error| Error::Build(error.to_string()))?;
     config.read_timeout = Some(CALL_TIMEOUT);
     config.reset_reader_on_write = true;
-    let calls = Client::try_from(config).map_err(|error| Error::Build(error.to_string()))?;
+    let calls = ClientBuilder::try_from(config).map_err(|error| Error::Build(error.to_string()))?;
+    let calls = calls.with_layer(&Fence(lead.clone())).build();
     Ok(Clients { calls, watches })
+}
+
+/// A client for a command that runs once, without any lead.
+pub async fn single() -> Result<Client, Error> {
+    let mut config = Config::infer().await.map_err(|error| Error::Infer(error.to_string()))?;
+    config.default_retry = false;
+    config.read_timeout = Some(CALL_TIMEOUT);
+    config.reset_reader_on_write = true;
+    Client::try_from(config).map_err(|error| Error::Build(error.to_string()))
 }
 
 /// Why there is no client.

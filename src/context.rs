@@ -1,8 +1,10 @@
 //! What every reconcile has at hand.
 
 use crate::ca::Ca;
+use crate::controller::Policies;
 use crate::controller::retry::Failures;
 use crate::fleet::Fleet;
+use crate::lead::Lead;
 use crate::metrics::Metrics;
 use crate::slots::Slots;
 use crate::trigger::Trigger;
@@ -16,8 +18,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Everything that a reconcile reads from or writes to.
 pub struct Context {
-    /// Client for calls.
+    /// Client for calls, behind the fence of `lead`.
     pub client: Client,
+    /// Whether this process leads.
+    pub lead: Lead,
     /// Caches of the watched kinds.
     pub stores: Stores,
     /// The sidecars.
@@ -26,6 +30,8 @@ pub struct Context {
     pub slots: Arc<Slots>,
     /// The CA.
     pub ca: Ca,
+    /// Network policies of the pools.
+    pub policies: Policies,
     /// Wishes to look again.
     pub triggers: Triggers,
     /// Failures in a row, by object.

@@ -5,6 +5,8 @@ mod server;
 mod session;
 mod status;
 
+pub use server::Policies;
+
 use crate::context::Context;
 use crate::metrics::{Kind, Result as Outcome};
 use crate::trigger::Trigger;

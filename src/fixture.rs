@@ -2,8 +2,10 @@
 
 use crate::ca::Ca;
 use crate::context::{Clock, Context, Settings, Triggers};
+use crate::controller::Policies;
 use crate::controller::retry::Failures;
 use crate::fleet::Fleet;
+use crate::lead::Lead;
 use crate::metrics::Metrics;
 use crate::slots::Slots;
 use crate::watch::Stores;
@@ -51,7 +53,7 @@ impl Log {
 }
 
 /// A context whose API server answers as `answer` says: an HTTP status and a body. Secrets do not exist and may be
-/// created; `unreadable` cannot be read.
+/// created; `unreadable` cannot be read, and `unlabelled` is there, for those who ask for its metadata.
 pub async fn context(
     answer: impl Fn(&Seen) -> (u16, Value) + Clone + Send + Sync + 'static,
 ) -> (Context, Log) {
@@ -67,8 +69,10 @@ pub async fn context(
     let (identity, _) = ca.own_identity(clock.now()).unwrap();
     let (triggers, slots) = (Triggers::default(), Arc::new(Slots::default()));
     let metrics = Metrics::new(&mut Registry::default());
+    let lead = Lead::for_test(1);
     let fleet = Fleet::new(
         PeerClient::new(identity),
+        lead.clone(),
         triggers.clone(),
         slots.clone(),
         metrics.clone(),
@@ -84,7 +88,24 @@ pub async fn context(
     let failures = Failures::default();
     // It has run for long: nothing waits for what a start brings.
     let started = Moment(0);
-    (Context { client, stores, fleet, slots, ca, triggers, failures, metrics, clock, started, settings }, log)
+    (
+        Context {
+            client,
+            lead,
+            stores,
+            fleet,
+            slots,
+            ca,
+            policies: Policies::new(None),
+            triggers,
+            failures,
+            metrics,
+            clock,
+            started,
+            settings,
+        },
+        log,
+    )
 }
 
 async fn reply(request: Request, answer: &(impl Fn(&Seen) -> (u16, Value) + Sync), log: &Log) -> Response {
@@ -94,6 +115,11 @@ async fn reply(request: Request, answer: &(impl Fn(&Seen) -> (u16, Value) + Sync
     let (code, body) = if seen.path.contains("/secrets") {
         if seen.path.ends_with("/unreadable") {
             failure(500, "InternalError", "etcd is away")
+        } else if seen.path.ends_with("/unlabelled") && seen.method == Method::GET {
+            (
+                200,
+                json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": {"name": "unlabelled"}}),
+            )
         } else if seen.method == Method::GET {
             failure(404, "NotFound", "no such secret")
         } else {

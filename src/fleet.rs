@@ -10,6 +10,7 @@ mod stream;
 pub use control::ControlError;
 
 use crate::context::Triggers;
+use crate::lead::Lead;
 use crate::metrics::Metrics;
 use crate::slots::Slots;
 use crate::watch::routes;
@@ -37,6 +38,7 @@ pub struct Fleet {
 
 struct Shared {
     client: PeerClient,
+    lead: Lead,
     requests: Semaphore,
     triggers: Triggers,
     slots: Arc<Slots>,
@@ -49,6 +51,8 @@ struct Shared {
 struct Sidecar {
     target: Target,
     server: ObjectRef<McpServer>,
+    /// UID of the `McpServer`.
+    server_uid: String,
     /// Whether the stream is up and has told everything.
     synced: bool,
     /// Whether a session has ended here.
@@ -64,9 +68,10 @@ struct Sidecar {
 }
 
 impl Fleet {
-    /// A fleet of no pods, whose streams end with `cancel`.
+    /// A fleet of no pods, whose streams end with `cancel`; every request goes under the term of `lead`.
     pub fn new(
         client: PeerClient,
+        lead: Lead,
         triggers: Triggers,
         slots: Arc<Slots>,
         metrics: Metrics,
@@ -76,6 +81,7 @@ impl Fleet {
         Self {
             shared: Arc::new(Shared {
                 client,
+                lead,
                 requests,
                 triggers,
                 slots,
@@ -88,7 +94,9 @@ impl Fleet {
 
     /// Follows a pod that runs; one that is followed already stays.
     pub fn follow(&self, pod: &Pod) {
-        let (Some(uid), Some(target), Some(server)) = (pod.uid(), target(pod), routes::owner(pod)) else {
+        let (Some(uid), Some((target, server_uid)), Some(server)) =
+            (pod.uid(), target(pod), routes::owner(pod))
+        else {
             return;
         };
         let server = ObjectRef::new(&server).within(&pod.namespace().unwrap_or_default());
@@ -96,6 +104,7 @@ impl Fleet {
         let sidecar = Sidecar {
             target: target.clone(),
             server,
+            server_uid,
             synced: false,
             used: false,
             reports: HashMap::new(),
@@ -271,13 +280,13 @@ pub struct Living {
     pub namespace: String,
 }
 
-/// Where the sidecar of a pod is, once the pod runs.
-fn target(pod: &Pod) -> Option<Target> {
+/// Where the sidecar of a pod is, once the pod runs, and the UID of its server.
+fn target(pod: &Pod) -> Option<(Target, String)> {
     let status = pod.status.as_ref()?;
     let address = status.pod_ip.as_ref()?.parse().ok()?;
     let server_uid = pod.labels().get(label::SERVER_UID)?.clone();
     let runs = status.phase.as_deref() == Some("Running");
-    runs.then(|| Target { address: SocketAddr::new(address, SIDECAR_PORT), server_uid })
+    runs.then(|| (Target::sidecar(SocketAddr::new(address, SIDECAR_PORT), &server_uid), server_uid))
 }
 
 #[cfg(test)]

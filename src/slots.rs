@@ -4,6 +4,7 @@
 //! and a pod that is about to be deleted is promised to nobody. Filled from status at start; the sidecar has the last word.
 
 use berth_api::{AgentSession, Subject};
+use berth_net::feed::{Feed, Urgency};
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use std::collections::{HashMap, HashSet};
@@ -11,7 +12,11 @@ use std::sync::{Mutex, PoisonError};
 
 /// The book of promises.
 #[derive(Default)]
-pub struct Slots(Mutex<Book>);
+pub struct Slots {
+    book: Mutex<Book>,
+    /// Tells of sessions whose confirmed slots changed.
+    feed: Feed,
+}
 
 /// What the book holds; reached through [`Slots::with`].
 #[derive(Default)]
@@ -22,6 +27,8 @@ pub struct Book {
     promises: HashMap<String, HashMap<String, Promise>>,
     /// UIDs of pods that are being deleted, before the cache says so.
     condemned: HashSet<String>,
+    /// Sessions whose confirmed slots changed in the step that is under way.
+    changed: HashSet<String>,
 }
 
 struct Known {
@@ -43,7 +50,38 @@ pub struct Promise {
 impl Slots {
     /// Looks and promises in one step. `step` must not wait or lock anything that is held while calling this.
     pub fn with<T>(&self, step: impl FnOnce(&mut Book) -> T) -> T {
-        step(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = step(&mut book);
+        let changed = std::mem::take(&mut book.changed);
+        drop(book);
+        for session in changed {
+            self.feed.mark(&session.into(), Urgency::Now);
+        }
+        done
+    }
+
+    /// Tells of sessions whose confirmed slots changed: see [`Slots::confirmed`].
+    pub fn feed(&self) -> &Feed {
+        &self.feed
+    }
+
+    /// Every session that has a confirmed slot.
+    pub fn placed(&self) -> HashSet<String> {
+        self.with(|book| {
+            let all = book.promises.values().flatten();
+            all.filter(|(_, promise)| promise.sent.is_some()).map(|(session, _)| session.clone()).collect()
+        })
+    }
+
+    /// The slots of a session that a sidecar has confirmed to this process: server UID and pod UID.
+    pub fn confirmed(&self, session_uid: &str) -> Vec<(String, String)> {
+        self.with(|book| {
+            let of = |(server, promises): (&String, &HashMap<String, Promise>)| {
+                let promise = promises.get(session_uid).filter(|promise| promise.sent.is_some())?;
+                Some((server.clone(), promise.pod.clone()))
+            };
+            book.promises.iter().filter_map(of).collect()
+        })
     }
 
     /// Enters a session, with the promises that its status speaks of when it is new here.
@@ -147,29 +185,41 @@ impl Book {
         let promises = self.promises.entry(server_uid.to_owned()).or_default();
         let same = promises.get(session_uid).is_some_and(|promise| promise.pod == pod_uid);
         if !same {
-            promises.insert(session_uid.to_owned(), Promise { pod: pod_uid.to_owned(), sent: None });
+            let before =
+                promises.insert(session_uid.to_owned(), Promise { pod: pod_uid.to_owned(), sent: None });
+            self.note(session_uid, before.as_ref());
         }
     }
 
     /// Takes a promise back.
     pub fn release(&mut self, session_uid: &str, server_uid: &str) {
-        if let Some(promises) = self.promises.get_mut(server_uid) {
-            promises.remove(session_uid);
-        }
+        let before = self.promises.get_mut(server_uid).and_then(|promises| promises.remove(session_uid));
+        self.note(session_uid, before.as_ref());
     }
 
     fn release_all(&mut self, session_uid: &str) {
-        for promises in self.promises.values_mut() {
-            promises.remove(session_uid);
+        let before: Vec<Promise> =
+            self.promises.values_mut().filter_map(|promises| promises.remove(session_uid)).collect();
+        for promise in &before {
+            self.note(session_uid, Some(promise));
         }
         self.promises.retain(|_, promises| !promises.is_empty());
+    }
+
+    /// Notes that a promise is gone: a confirmed one is news.
+    fn note(&mut self, session_uid: &str, gone: Option<&Promise>) {
+        if gone.is_some_and(|promise| promise.sent.is_some()) {
+            self.changed.insert(session_uid.to_owned());
+        }
     }
 
     /// Notes which spec a pod has taken, if the promise still names that pod.
     pub fn sent(&mut self, session_uid: &str, server_uid: &str, pod_uid: &str, fingerprint: String) {
         let promise = self.promises.get_mut(server_uid).and_then(|promises| promises.get_mut(session_uid));
-        if let Some(promise) = promise.filter(|promise| promise.pod == pod_uid) {
-            promise.sent = Some(fingerprint);
+        if let Some(promise) = promise.filter(|promise| promise.pod == pod_uid)
+            && promise.sent.replace(fingerprint).is_none()
+        {
+            self.changed.insert(session_uid.to_owned());
         }
     }
 
@@ -291,5 +341,20 @@ mod tests {
             book.promise("a", "server", "p2");
             assert_eq!(book.promise_of("a", "server").unwrap().sent, None);
         });
+    }
+
+    #[tokio::test]
+    async fn only_slots_that_a_sidecar_confirmed_are_told_and_told_again_when_they_are_given_back() {
+        let slots = Slots::default();
+        slots.know(&session("a", "alice", Some("p0")));
+        let news = slots.feed().watch();
+        slots.with(|book| book.promise("a", "server", "p1"));
+        assert_eq!((slots.confirmed("a"), slots.placed().len()), (vec![], 0));
+        slots.with(|book| book.sent("a", "server", "p1", "f".into()));
+        assert_eq!(slots.confirmed("a"), [("server".to_owned(), "p1".to_owned())]);
+        assert_eq!(news.changed().await, HashSet::from(["a".into()]));
+        slots.with(|book| book.sent("a", "server", "p1", "g".into()));
+        slots.with(|book| book.promise("a", "server", "p2"));
+        assert_eq!((slots.confirmed("a"), news.changed().await), (vec![], HashSet::from(["a".into()])));
     }
 }

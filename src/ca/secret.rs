@@ -1,7 +1,7 @@
 //! Secrets that hold certificates.
 
 use crate::ca::Error;
-use crate::ca::issue::{Authority, Issued, Purpose};
+use crate::ca::issue::{Issued, Purpose};
 use berth_api::label;
 use berth_plan::name;
 use berth_plan::server::build::owner;
@@ -12,13 +12,13 @@ use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams};
 use std::collections::BTreeMap;
 
 /// Annotation of a certificate's Secret: when it is due to be renewed.
-const RENEW_AFTER: &str = "berth.dev/renew-after";
+pub const RENEW_AFTER: &str = "berth.dev/renew-after";
 /// Type of every such Secret.
-const TYPE: &str = "kubernetes.io/tls";
+pub const TYPE: &str = "kubernetes.io/tls";
 
 /// A certificate's Secret, as it should be.
 pub struct Wanted {
@@ -44,6 +44,17 @@ pub struct Server<'a> {
 }
 
 impl Wanted {
+    /// What a certificate's Secret was made for, by its labels and owner; nothing for one that a server does not own.
+    pub fn of_secret(secret: &Secret) -> Option<Self> {
+        let metadata = &secret.metadata;
+        let uid = metadata.labels.as_ref()?.get(label::SERVER_UID)?;
+        let server = metadata.owner_references.iter().flatten().find(|owner| owner.uid == *uid)?;
+        let wanted =
+            Self::of_server(Server { namespace: metadata.namespace.as_deref()?, name: &server.name, uid });
+        (metadata.name.as_ref() == Some(&wanted.name) && metadata.deletion_timestamp.is_none())
+            .then_some(wanted)
+    }
+
     /// The Secret of a server's sidecars.
     pub fn of_server(server: Server<'_>) -> Self {
         Self {
@@ -60,53 +71,14 @@ pub async fn read(api: &Api<Secret>, name: &str) -> Result<Option<Secret>, Error
     api.get_opt(name).await.map_err(|source| error("read", api, name, source))
 }
 
-/// Creates a Secret; when somebody was faster, that one is what counts.
-pub async fn create(api: &Api<Secret>, secret: &Secret, name: &str) -> Result<Secret, Error> {
-    match api.create(&PostParams::default(), secret).await {
-        Ok(created) => Ok(created),
-        Err(kube::Error::Api(status)) if status.is_already_exists() => {
-            api.get(name).await.map_err(|source| error("read", api, name, source))
-        }
-        Err(source) => Err(error("create", api, name, source)),
-    }
-}
-
-/// The Secret of a CA.
-pub fn of_authority(name: &str, authority: &Authority) -> Secret {
-    let data = [(CERT_FILE, authority.pem().to_owned()), (KEY_FILE, authority.key_pem())];
-    Secret {
-        metadata: ObjectMeta {
-            name: Some(name.to_owned()),
-            labels: Some([(label::MANAGED_BY.to_owned(), label::MANAGER.to_owned())].into()),
-            ..ObjectMeta::default()
-        },
-        type_: Some(TYPE.to_owned()),
-        data: Some(bytes(data)),
-        ..Secret::default()
-    }
-}
-
-/// The CA in a Secret.
-pub fn authority(secret: &Secret) -> Result<Authority, Error> {
-    let text = |file: &str| {
-        let bytes = secret.data.as_ref().and_then(|data| data.get(file));
-        bytes
-            .and_then(|bytes| std::str::from_utf8(&bytes.0).ok())
-            .ok_or_else(|| Error::Unusable(format!("key {file:?} is missing or is no text")))
-    };
-    Authority::from_pem(text(CERT_FILE)?, text(KEY_FILE)?).map_err(|error| Error::Unusable(error.to_string()))
-}
-
 /// Whether a certificate's Secret is complete, signed by the CA of `ca_pem` and not due.
 pub fn is_good(secret: &Secret, ca_pem: &str, now: Moment) -> bool {
     let file =
         |name: &str| secret.data.as_ref().and_then(|data| data.get(name)).map(|bytes| bytes.0.as_slice());
-    let due = secret.metadata.annotations.as_ref().and_then(|annotations| annotations.get(RENEW_AFTER));
-    let due = due.and_then(|text| text.parse::<Timestamp>().ok()).map(|due| Moment(due.as_millisecond()));
     file(CA_FILE) == Some(ca_pem.as_bytes())
         && file(CERT_FILE).is_some_and(|bytes| !bytes.is_empty())
         && file(KEY_FILE).is_some_and(|bytes| !bytes.is_empty())
-        && due.is_some_and(|due| now < due)
+        && moment(&secret.metadata, RENEW_AFTER).is_some_and(|due| now < due)
 }
 
 /// Writes a certificate's Secret.
@@ -127,7 +99,6 @@ fn of_certificate(wanted: &Wanted, issued: &Issued, ca_pem: &str) -> Secret {
     if let Some((_, uid)) = &wanted.owner {
         labels.insert(label::SERVER_UID.to_owned(), uid.clone());
     }
-    let due = issued.renew_at.to_api().0.to_string();
     let data = [
         (CERT_FILE, issued.certificate.clone()),
         (KEY_FILE, issued.key.clone()),
@@ -138,7 +109,7 @@ fn of_certificate(wanted: &Wanted, issued: &Issued, ca_pem: &str) -> Secret {
             name: Some(wanted.name.clone()),
             namespace: Some(wanted.namespace.clone()),
             labels: Some(labels),
-            annotations: Some([(RENEW_AFTER.to_owned(), due)].into()),
+            annotations: Some([(RENEW_AFTER.to_owned(), text(issued.renew_at))].into()),
             owner_references: wanted.owner.clone().map(|(owner, _)| vec![owner]),
             ..ObjectMeta::default()
         },
@@ -148,11 +119,24 @@ fn of_certificate(wanted: &Wanted, issued: &Issued, ca_pem: &str) -> Secret {
     }
 }
 
-fn bytes<const N: usize>(files: [(&str, String); N]) -> BTreeMap<String, ByteString> {
+/// The point in time that an annotation says.
+pub fn moment(metadata: &ObjectMeta, annotation: &str) -> Option<Moment> {
+    let text = metadata.annotations.as_ref()?.get(annotation)?;
+    text.parse::<Timestamp>().ok().map(|time| Moment(time.as_millisecond()))
+}
+
+/// A point in time as the text of an annotation.
+pub fn text(moment: Moment) -> String {
+    moment.to_api().0.to_string()
+}
+
+/// The data of a Secret.
+pub fn bytes<'a>(files: impl IntoIterator<Item = (&'a str, String)>) -> BTreeMap<String, ByteString> {
     files.into_iter().map(|(file, text)| (file.to_owned(), ByteString(text.into_bytes()))).collect()
 }
 
-fn error(verb: &'static str, api: &Api<Secret>, secret: &str, source: kube::Error) -> Error {
+/// A failed call, for people.
+pub fn error(verb: &'static str, api: &Api<Secret>, secret: &str, source: kube::Error) -> Error {
     let namespace = api.namespace().unwrap_or_default().to_owned();
     Error::Api { verb, secret: secret.to_owned(), namespace, source: Box::new(source) }
 }
@@ -160,28 +144,41 @@ fn error(verb: &'static str, api: &Api<Secret>, secret: &str, source: kube::Erro
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ca::issue::{Authority, Pair};
     use std::time::Duration;
 
     const NOW: Moment = Moment(1_800_000_000_000);
 
-    #[test]
-    fn a_ca_reads_back_from_its_secret() {
-        let made = Authority::create(NOW).unwrap();
-        let read = authority(&of_authority("berth-ca", &made)).unwrap();
-        assert_eq!(read.pem(), made.pem());
-        assert!(matches!(authority(&Secret::default()), Err(Error::Unusable(_))));
+    fn everything() -> Wanted {
+        Wanted::of_server(Server { namespace: "demo", name: "everything", uid: "0a1b" })
     }
 
     #[test]
     fn a_certificate_is_good_until_it_is_due_and_only_under_its_ca() {
-        let ca = Authority::create(NOW).unwrap();
-        let wanted = Wanted::of_server(Server { namespace: "demo", name: "everything", uid: "0a1b" });
-        let issued = ca.issue(&wanted.purpose, NOW).unwrap();
-        let secret = of_certificate(&wanted, &issued, ca.pem());
+        let (ca, other) = (Pair::create(NOW).unwrap(), Pair::create(NOW).unwrap());
+        let issued = Authority::from_pem(&ca).unwrap().issue(&everything().purpose, NOW).unwrap();
+        let secret = of_certificate(&everything(), &issued, &ca.certificate);
         let late = NOW.plus(Duration::from_hours(61 * 24));
-        assert!(is_good(&secret, ca.pem(), NOW));
-        assert!(!is_good(&secret, ca.pem(), late));
-        assert!(!is_good(&secret, Authority::create(NOW).unwrap().pem(), NOW));
-        assert!(!is_good(&Secret::default(), ca.pem(), NOW));
+        assert!(is_good(&secret, &ca.certificate, NOW));
+        assert!(!is_good(&secret, &ca.certificate, late));
+        assert!(!is_good(&secret, &other.certificate, NOW));
+        assert!(!is_good(&Secret::default(), &ca.certificate, NOW));
+    }
+
+    #[test]
+    fn a_secret_tells_which_server_it_was_made_for() {
+        let authority = Authority::from_pem(&Pair::create(NOW).unwrap()).unwrap();
+        let issued = authority.issue(&everything().purpose, NOW).unwrap();
+        let secret = of_certificate(&everything(), &issued, "ca");
+        let read = Wanted::of_secret(&secret).unwrap();
+        assert_eq!((read.namespace, read.name), ("demo".into(), everything().name));
+        assert_eq!((read.purpose, read.owner), (everything().purpose, everything().owner));
+        let mut going = secret.clone();
+        going.metadata.deletion_timestamp = Some(NOW.to_api());
+        let mut renamed = secret;
+        renamed.metadata.name = Some("copy".into());
+        for foreign in [going, renamed, Secret::default()] {
+            assert!(Wanted::of_secret(&foreign).is_none());
+        }
     }
 }

@@ -2,16 +2,19 @@
 
 mod apply;
 mod dereference;
+mod network;
 mod update_status;
 
-pub use dereference::{pool_pods, secret_state};
+pub use dereference::{Found, named_secret, pool_pods};
+pub use network::Policies;
 
 use crate::context::Context;
 use crate::controller::requeue;
 use crate::{ca, controller::status};
 use berth_api::McpServer;
 use berth_plan::server::pool;
-use berth_plan::server::validate::validate;
+use berth_plan::server::validate::{ValidServer, validate};
+use berth_plan::time::Moment;
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use std::time::Duration;
@@ -34,6 +37,9 @@ pub enum Error {
     /// The serving certificate could not be had.
     #[error(transparent)]
     Certificate(#[from] ca::Error),
+    /// The network policy could not be kept.
+    #[error(transparent)]
+    Network(#[from] network::Error),
     /// The status could not be written.
     #[error(transparent)]
     Status(#[from] status::Error),
@@ -46,14 +52,15 @@ pub async fn reconcile(server: &McpServer, ctx: &Context) -> Result<Action, Erro
         return Ok(Action::await_change());
     }
     let now = ctx.clock.now();
-    let secret = secret_state(server, ctx).await?;
+    let secret = dereference::secret_state(server, ctx).await?;
     let valid = validate(server, secret.state());
     let Ok(valid) = valid else {
         update_status::refused(server, &valid, ctx, now).await?;
         return Ok(requeue(&server.uid().unwrap_or_default(), Some(now.plus(REFUSED)), now));
     };
-    let named = ca::Server { namespace: &valid.namespace, name: &valid.key.name, uid: &valid.key.uid };
-    ctx.ca.ensure_server(named, now).await?;
+    if !prepare(&valid, ctx, now).await? {
+        return Ok(Action::await_change());
+    }
     let plan = apply::decide(server, &valid, ctx, now);
     let applied = apply::apply(&valid, &plan, ctx).await;
     update_status::found(server, &valid, &plan, &applied, ctx, now).await?;
@@ -63,8 +70,84 @@ pub async fn reconcile(server: &McpServer, ctx: &Context) -> Result<Action, Erro
     Ok(requeue(&valid.key.uid, (!settled).then(|| now.plus(UNSETTLED)), now))
 }
 
+/// Makes what pods need before they run. False when nothing can be made in the namespace any more, which is being deleted, the
+/// server with it.
+async fn prepare(valid: &ValidServer, ctx: &Context, now: Moment) -> Result<bool, Error> {
+    if ctx.lead.is_shutting_down() {
+        // What is there stays until it is deleted, and nothing is made any more.
+        return Ok(true);
+    }
+    let named = ca::Server { namespace: &valid.namespace, name: &valid.key.name, uid: &valid.key.uid };
+    match ctx.ca.ensure_server(named, now).await {
+        Err(error) if error.is_terminating_namespace() => return Ok(false),
+        made => made?,
+    }
+    match ctx.policies.ensure(valid, &ctx.client, now).await {
+        Err(error) if error.is_terminating_namespace() => Ok(false),
+        made => Ok(made.map(|()| true)?),
+    }
+}
+
 fn wake(plan: &pool::Plan, ctx: &Context) {
     for session in plan.wake.iter().filter_map(|uid| ctx.slots.object(uid)) {
         ctx.triggers.sessions.fire(session);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{Log, context, failure, server};
+    use http::Method;
+    use serde_json::json;
+
+    /// A look at a server without pods, in a namespace that is being deleted or not.
+    async fn look(terminating: bool, shutting_down: bool) -> (Result<Action, Error>, Log) {
+        let (ctx, log) = context(move |seen| match (&seen.method, seen.path.contains("networkpolicies")) {
+            (&Method::GET, _) => failure(404, "NotFound", "no"),
+            (&Method::PATCH, true) if terminating => {
+                let (code, mut status) = failure(403, "Forbidden", "being terminated");
+                status["details"] = json!({"causes": [{"reason": "NamespaceTerminating"}]});
+                (code, status)
+            }
+            (&Method::PATCH, false) => (200, json!(server("everything", &json!({})))),
+            _ => (201, seen.body.clone()),
+        })
+        .await;
+        let ctx = Context { policies: Policies::new(Some(callers())), ..ctx };
+        ctx.lead.set_shutting_down(shutting_down);
+        (reconcile(&server("everything", &json!({})), &ctx).await, log)
+    }
+
+    fn callers() -> berth_plan::server::network::Callers {
+        berth_plan::server::network::Callers { namespace: "berth".into(), labels: [].into() }
+    }
+
+    /// Kinds of what was written, in that order. The fixture leaves Secrets out.
+    fn written(log: &Log) -> Vec<&'static str> {
+        let kinds = ["networkpolicies", "pods", "mcpservers"];
+        let kind = |line: String| kinds.into_iter().find(|kind| line.contains(&format!("/{kind}"))).unwrap();
+        log.lines().into_iter().filter(|line| !line.starts_with("GET")).map(kind).collect()
+    }
+
+    #[tokio::test]
+    async fn a_pool_gets_its_policy_before_its_pods() {
+        let (result, log) = look(false, false).await;
+        result.unwrap();
+        assert_eq!(written(&log), ["networkpolicies", "pods", "mcpservers"]);
+    }
+
+    #[tokio::test]
+    async fn nothing_is_made_while_berth_is_being_uninstalled() {
+        let (result, log) = look(false, true).await;
+        result.unwrap();
+        assert_eq!(written(&log), ["mcpservers"], "the status alone");
+    }
+
+    #[tokio::test]
+    async fn a_namespace_that_is_being_deleted_is_no_error_and_gets_no_pods() {
+        let (result, log) = look(true, false).await;
+        result.unwrap();
+        assert_eq!(written(&log), ["networkpolicies"], "the attempt that was refused");
     }
 }

@@ -7,6 +7,7 @@ mod finalizer;
 mod holdings;
 mod removed;
 mod update_status;
+mod withhold;
 
 use crate::context::Context;
 use crate::controller::{requeue, status};
@@ -18,6 +19,10 @@ use futures::future::join_all;
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// While Berth is being uninstalled no session is placed; one is looked at again after this, should that be called off.
+const SHUTTING_DOWN: Duration = Duration::from_secs(15);
 
 /// Why a reconcile failed.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +66,9 @@ pub async fn reconcile(session: Arc<AgentSession>, ctx: &Context) -> Result<Acti
         return Ok(Action::await_change());
     }
     let now = ctx.clock.now();
+    if ctx.lead.is_shutting_down() {
+        return Ok(requeue(&uid, Some(now.plus(SHUTTING_DOWN)), now));
+    }
     let bindings = dereference::bindings(&session, ctx).await;
     let binds = bindings.into_iter().map(|binding| bind::bind(&session, binding, ctx, now));
     let (outcomes, left) = futures::join!(join_all(binds), removed::leave(&session, ctx));
@@ -75,7 +83,7 @@ mod tests {
     use crate::fixture::{self, Log, Seen, deleted_session, failure, store_of};
     use crate::fleet::stand::{Stand, pod, until};
     use berth_api::label;
-    use berth_plan::server::validate::{SecretState, validate};
+    use berth_plan::server::validate::accept;
     use http::Method;
     use serde_json::{Value, json};
     use std::sync::OnceLock;
@@ -108,7 +116,7 @@ mod tests {
         })
         .await;
         let server = fixture::server("everything", &json!({}));
-        let revision = validate(&server, SecretState::Missing).unwrap().key.revision;
+        let revision = accept(&server).unwrap().key.revision;
         let stand = Stand::start(&ctx.ca, address, vec![]).await;
         let mut pod = pod(address);
         pod.metadata.labels.get_or_insert_default().insert(label::REVISION.into(), revision);

@@ -5,10 +5,11 @@ use crate::metrics::{Result as Outcome, Verb};
 use axum::body::Body;
 use berth_net::client::{PeerError, Target};
 use berth_plan::text::{ERROR_BYTES, clip};
-use berth_wire::{EndReport, EndRequest, Refusal, SessionReport, SessionSpec};
+use berth_wire::{EndReport, EndRequest, Refusal, RefusalReason, SessionReport, SessionSpec, TERM_HEADER};
 use bytes::Bytes;
-use http::{Method, Request, StatusCode, header};
+use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
 use std::time::Duration;
 
 /// How long an answer may take, beyond the time that the request itself asks for.
@@ -98,23 +99,14 @@ impl Fleet {
             Verb::Delete => Method::DELETE,
             Verb::Watch => Method::GET,
         };
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(Body::from(body))
-            .map_err(|error| ControlError::Unreachable(error.to_string()))?;
+        let request = self.request(method, path, Body::from(body))?;
         let response =
             self.shared.client.request(target, request).await.map_err(|error| unreachable(&error))?;
         let status = response.status();
-        let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES)
-            .collect()
-            .await
-            .map_err(|error| ControlError::NoAnswer(format!("the answer of the sidecar broke off: {error}")))?
-            .to_bytes();
+        let body = whole(response).await?;
         match status {
             StatusCode::OK | StatusCode::CREATED | StatusCode::ACCEPTED => Ok((status, body)),
-            StatusCode::CONFLICT => Err(ControlError::Refused(parsed(&body)?)),
+            StatusCode::CONFLICT => Err(self.refused(parsed(&body)?)),
             StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE => {
                 Err(ControlError::Invalid(clip(String::from_utf8_lossy(&body).trim(), ERROR_BYTES)))
             }
@@ -122,6 +114,40 @@ impl Fleet {
                 Err(ControlError::NoAnswer(format!("the sidecar at {} answered {other}", target.address)))
             }
         }
+    }
+
+    /// A request under the term of this process; none is made when it does not lead any more.
+    pub(super) fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Body,
+    ) -> Result<Request<Body>, ControlError> {
+        let term = self.shared.lead.term().map_err(|error| ControlError::Unreachable(error.to_string()))?;
+        Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::CONTENT_TYPE, "application/json")
+            .header(TERM_HEADER, term)
+            .body(body)
+            .map_err(|error| ControlError::Unreachable(error.to_string()))
+    }
+
+    /// The refusal in a 409.
+    pub(super) async fn refusal(&self, response: Response<Incoming>) -> ControlError {
+        match whole(response).await.and_then(|body| parsed(&body)) {
+            Ok(refusal) => self.refused(refusal),
+            Err(error) => error,
+        }
+    }
+
+    /// What a refusal comes to. One of the term says nothing about the session: whoever leads asks again.
+    fn refused(&self, refusal: Refusal) -> ControlError {
+        if refusal.reason != RefusalReason::OldTerm {
+            return ControlError::Refused(refusal);
+        }
+        self.shared.lead.outranked(refusal.term.unwrap_or(0));
+        ControlError::NoAnswer(refusal.message)
     }
 
     fn counted<T>(&self, verb: Verb, answer: Result<T, ControlError>) -> Result<T, ControlError> {
@@ -133,6 +159,12 @@ impl Fleet {
         self.shared.metrics.control(verb, outcome);
         answer
     }
+}
+
+async fn whole(response: Response<Incoming>) -> Result<Bytes, ControlError> {
+    let collected = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
+    let broken = |error| ControlError::NoAnswer(format!("the answer of the sidecar broke off: {error}"));
+    Ok(collected.map_err(broken)?.to_bytes())
 }
 
 fn unreachable(error: &PeerError) -> ControlError {

@@ -56,7 +56,7 @@ impl Fleet {
             sidecar.synced = true;
             let before = std::mem::take(&mut sidecar.before);
             let missing: Vec<String> = before.difference(told).cloned().collect();
-            Some((sidecar.server.clone(), sidecar.target.server_uid.clone(), missing))
+            Some((sidecar.server.clone(), sidecar.server_uid.clone(), missing))
         });
         if let Some((server, server_uid, missing)) = synced {
             // The book is never asked under the lock of the fleet.

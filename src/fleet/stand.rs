@@ -36,6 +36,8 @@ struct Shared {
     ended: Mutex<Vec<(String, EndRequest)>>,
     /// Sessions that it holds.
     held: Mutex<HashSet<String>>,
+    /// What it was asked to hold.
+    specs: Mutex<Vec<SessionSpec>>,
 }
 
 impl Stand {
@@ -44,7 +46,13 @@ impl Stand {
         let identity = ca.identity_for_test(&Purpose::Sidecar { server_uid: "server".into() });
         let (lines, _) = broadcast::channel(16);
         let held = Mutex::new(first.iter().map(|report| report.uid.clone()).collect());
-        let shared = Arc::new(Shared { first, lines: lines.clone(), ended: Mutex::default(), held });
+        let shared = Arc::new(Shared {
+            first,
+            lines: lines.clone(),
+            ended: Mutex::default(),
+            held,
+            specs: Mutex::default(),
+        });
         let app = Router::new()
             .route("/v1/sessions", get(watch))
             .route("/v1/sessions/{uid}", put(hold).delete(end))
@@ -63,6 +71,11 @@ impl Stand {
     /// The sessions that it holds.
     pub fn held(&self) -> Vec<String> {
         self.shared.held.lock().unwrap().iter().cloned().collect()
+    }
+
+    /// What it was asked to hold so far and took, taken out.
+    pub fn specs(&self) -> Vec<SessionSpec> {
+        std::mem::take(&mut *self.shared.specs.lock().unwrap())
     }
 
     /// The sessions that it was asked to end so far, taken out.
@@ -94,14 +107,17 @@ async fn hold(
 ) -> Response {
     assert_eq!(uid, spec.uid);
     if uid == "one-too-many" {
-        let refusal = Refusal { reason: RefusalReason::Full, message: "every slot is held".into() };
+        let refusal =
+            Refusal { reason: RefusalReason::Full, message: "every slot is held".into(), term: None };
         return (http::StatusCode::CONFLICT, Json(refusal)).into_response();
     }
     if uid == "invalid" {
         return (http::StatusCode::BAD_REQUEST, "the upstream's url cannot be used\n").into_response();
     }
     shared.held.lock().unwrap().insert(uid.clone());
-    Json(report(&uid, SessionState::Idle)).into_response()
+    let taken = SessionReport { generation: spec.generation, ..report(&uid, SessionState::Idle) };
+    shared.specs.lock().unwrap().push(spec);
+    Json(taken).into_response()
 }
 
 async fn end(

@@ -1,43 +1,33 @@
 //! One stream from one sidecar: what it holds, then what changes.
 
-use crate::fleet::Fleet;
+use crate::fleet::{ControlError, Fleet};
 use crate::metrics::{Result as Outcome, Verb};
 use axum::body::Body;
 use berth_net::client::Target;
+use berth_net::lines::{LineError, Lines};
 use berth_wire::WatchLine;
-use bytes::{Buf, BytesMut};
-use http::Request;
-use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use http::{Method, StatusCode};
 use std::collections::HashSet;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// A sidecar says something at least every ten seconds; one that is silent for longer than this is asked anew.
-const SILENCE: Duration = Duration::from_secs(25);
 /// How long the head of the answer may take.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// First and longest pause between attempts; each is twice the one before.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
-/// Longest line that is read.
-const MAX_LINE_BYTES: usize = 64 * 1024;
 
 #[derive(Debug, thiserror::Error)]
 enum StreamError {
     #[error("{0}")]
     Peer(#[from] berth_net::client::PeerError),
+    #[error(transparent)]
+    Control(#[from] ControlError),
     #[error("the sidecar answered {0}")]
-    Status(http::StatusCode),
-    #[error("the sidecar said nothing for too long")]
+    Status(StatusCode),
+    #[error("the sidecar gave no answer")]
     Silent,
-    #[error("the stream ended")]
-    Ended,
-    #[error("the stream broke off: {0}")]
-    Broken(#[from] hyper::Error),
-    #[error("a line is longer than {MAX_LINE_BYTES} bytes")]
-    Long,
-    #[error("a line cannot be read: {0}")]
-    Unreadable(#[from] serde_json::Error),
+    #[error(transparent)]
+    Line(#[from] LineError),
 }
 
 /// Follows a pod until `cancel`, beginning anew whenever the stream ends.
@@ -64,14 +54,16 @@ pub async fn follow(fleet: Fleet, pod_uid: String, target: Target, cancel: Cance
 }
 
 async fn read(fleet: &Fleet, pod_uid: &str, target: &Target, synced: &mut bool) -> Result<(), StreamError> {
-    let request = Request::get("/v1/sessions?watch=true").body(Body::empty()).unwrap_or_default();
+    let request = fleet.request(Method::GET, "/v1/sessions?watch=true", Body::empty())?;
     let asked = fleet.shared.client.request(target, request);
     let response = tokio::time::timeout(HEAD_TIMEOUT, asked).await.map_err(|_| StreamError::Silent)??;
-    if !response.status().is_success() {
-        return Err(StreamError::Status(response.status()));
+    match response.status() {
+        status if status.is_success() => {}
+        StatusCode::CONFLICT => return Err(fleet.refusal(response).await.into()),
+        status => return Err(StreamError::Status(status)),
     }
     fleet.shared.metrics.control(Verb::Watch, Outcome::Ok);
-    let mut lines = Lines { body: response.into_body(), buffer: BytesMut::new() };
+    let mut lines = Lines::new(response.into_body());
     let mut told = HashSet::new();
     loop {
         match lines.next().await? {
@@ -86,36 +78,6 @@ async fn read(fleet: &Fleet, pod_uid: &str, target: &Target, synced: &mut bool) 
                 *synced = true;
             }
             WatchLine::Alive => {}
-        }
-    }
-}
-
-/// Lines of a body, bounded in length and in the time between them.
-struct Lines {
-    body: Incoming,
-    buffer: BytesMut,
-}
-
-impl Lines {
-    async fn next(&mut self) -> Result<WatchLine, StreamError> {
-        loop {
-            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
-                let line = self.buffer.split_to(end);
-                self.buffer.advance(1);
-                if line.trim_ascii().is_empty() {
-                    continue;
-                }
-                return Ok(serde_json::from_slice(&line)?);
-            }
-            if self.buffer.len() > MAX_LINE_BYTES {
-                return Err(StreamError::Long);
-            }
-            let frame =
-                tokio::time::timeout(SILENCE, self.body.frame()).await.map_err(|_| StreamError::Silent)?;
-            let frame = frame.ok_or(StreamError::Ended)??;
-            if let Ok(data) = frame.into_data() {
-                self.buffer.extend_from_slice(&data);
-            }
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::context::Triggers;
 use crate::fleet::Fleet;
 use crate::slots::Slots;
 use crate::watch::{Change, Stores};
-use berth_api::{AgentSession, McpServer};
+use berth_api::{AgentSession, McpServer, ServerBinding};
 use berth_plan::server::validate::secret_ref;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::runtime::reflector::ObjectRef;
@@ -75,17 +75,30 @@ impl Routes {
         }
     }
 
-    /// A Secret changed: servers that name it are looked at, and all their sessions.
+    /// A Secret changed: servers that name it are looked at, and all their sessions; so are sessions that name it themselves, and
+    /// their servers, since who has a credential can take a slot.
     pub fn secret(&self, change: &Change<Secret>) {
         let (Change::Seen(secret) | Change::Gone(secret)) = change;
-        let (namespace, name) = (secret.namespace(), secret.name_any());
+        let (namespace, name) = (secret.namespace().unwrap_or_default(), secret.name_any());
         let uses = |server: &McpServer| {
-            server.namespace() == namespace
+            server.metadata.namespace.as_ref() == Some(&namespace)
                 && secret_ref(server).is_some_and(|shared| shared.secret_key_ref.name == name)
         };
         for server in self.stores.servers.state_filter(uses) {
             self.triggers.servers.fire(ObjectRef::from_obj(&*server));
-            self.sessions_of(&server.namespace().unwrap_or_default(), &server.name_any());
+            self.sessions_of(&namespace, &server.name_any());
+        }
+        let names = |binding: &ServerBinding| {
+            binding.credential.as_ref().is_some_and(|credential| credential.secret_key_ref.name == name)
+        };
+        let uses = |session: &AgentSession| {
+            session.metadata.namespace.as_ref() == Some(&namespace) && session.spec.servers.iter().any(names)
+        };
+        for session in self.stores.sessions.state_filter(uses) {
+            self.triggers.sessions.fire(ObjectRef::from_obj(&*session));
+            for binding in session.spec.servers.iter().filter(|binding| names(binding)) {
+                self.triggers.servers.fire_named(&namespace, &binding.name);
+            }
         }
     }
 
@@ -104,4 +117,69 @@ impl Routes {
 pub fn owner(pod: &Pod) -> Option<String> {
     let kind = McpServer::kind(&());
     pod.owner_references().iter().find(|owner| owner.kind == kind).map(|owner| owner.name.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{context, deleted_session, failure, server, store_of};
+    use futures::{FutureExt, StreamExt};
+    use serde_json::json;
+    use std::collections::BTreeSet;
+
+    fn session(namespace: &str, name: &str, server: &str, secret: Option<&str>) -> AgentSession {
+        let mut session = deleted_session(&json!({}));
+        session.metadata.namespace = Some(namespace.into());
+        session.metadata.name = Some(name.into());
+        let credential = secret.map(|name| json!({"secretKeyRef": {"name": name, "key": "token"}}));
+        session.spec.servers =
+            serde_json::from_value(json!([{"name": server, "credential": credential}])).unwrap();
+        session
+    }
+
+    /// The objects that were asked to be looked at since the last time.
+    fn fired<K: Resource<DynamicType = ()> + Send + Sync + 'static>(
+        trigger: &crate::trigger::Trigger<K>,
+    ) -> BTreeSet<String> {
+        let mut looks = Box::pin(trigger.stream());
+        std::iter::from_fn(|| looks.next().now_or_never().flatten())
+            .map(|object| format!("{}/{}", object.namespace.unwrap_or_default(), object.name))
+            .collect()
+    }
+
+    fn names<const N: usize>(names: [&str; N]) -> BTreeSet<String> {
+        names.map(str::to_owned).into()
+    }
+
+    #[tokio::test]
+    async fn a_secret_that_comes_changes_or_goes_concerns_all_who_name_it_in_its_namespace() {
+        let (ctx, _) = context(|_| failure(404, "NotFound", "no")).await;
+        let shared =
+            json!({"auth": {"type": "Shared", "shared": {"secretKeyRef": {"name": "token", "key": "k"}}}});
+        let mut stores = ctx.stores.clone();
+        stores.servers = store_of(vec![server("shared", &shared), server("own", &json!({}))]);
+        stores.sessions = store_of(vec![
+            session("demo", "of-shared", "shared", None),
+            session("demo", "names-it", "own", Some("token")),
+            session("demo", "names-another", "own", Some("another")),
+            session("elsewhere", "names-its-namesake", "own", Some("token")),
+        ]);
+        let routes = Routes {
+            stores,
+            triggers: ctx.triggers.clone(),
+            slots: ctx.slots.clone(),
+            fleet: ctx.fleet.clone(),
+        };
+        let secret = |name: &str| {
+            let secret = json!({"metadata": {"name": name, "namespace": "demo"}});
+            Arc::new(serde_json::from_value::<Secret>(secret).unwrap())
+        };
+        for change in [Change::Seen(secret("token")), Change::Gone(secret("token"))] {
+            routes.secret(&change);
+            assert_eq!(fired(&ctx.triggers.sessions), names(["demo/names-it", "demo/of-shared"]));
+            assert_eq!(fired(&ctx.triggers.servers), names(["demo/own", "demo/shared"]));
+        }
+        routes.secret(&Change::Seen(secret("unused")));
+        assert_eq!((fired(&ctx.triggers.sessions), fired(&ctx.triggers.servers)), Default::default());
+    }
 }

@@ -71,18 +71,82 @@ readinessProbe:
   failureThreshold: 3
 {{- end -}}
 
-{{/* Where the pods of one part may run. Call with .Values.operator or .Values.gateway. */}}
+{{/*
+Where the pods of one part may run. Call with (dict "root" $ "part" "operator"). Without constraints of the user's own, replicas
+go to different nodes where they can; an update counts only the new pods.
+*/}}
 {{- define "berth.scheduling" -}}
-{{- with .nodeSelector }}
+{{- $values := index .root.Values .part -}}
+{{- with $values.nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .tolerations }}
+{{- with $values.tolerations }}
 tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .affinity }}
+{{- with $values.affinity }}
 affinity: {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .priorityClassName }}
+{{- if kindIs "slice" $values.topologySpreadConstraints }}
+{{- with $values.topologySpreadConstraints }}
+topologySpreadConstraints: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- else }}
+topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: kubernetes.io/hostname
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels: {{- include "berth.selector" . | nindent 8 }}
+    matchLabelKeys: [pod-template-hash]
+{{- end }}
+{{- with $values.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
+{{- end -}}
+
+{{/* Of several replicas, one may be taken away at a time. Call with (dict "root" $ "part" "operator"). */}}
+{{- define "berth.podDisruptionBudget" -}}
+{{- $values := index .root.Values .part -}}
+{{- if and $values.podDisruptionBudget.enabled (gt (int $values.replicas) 1) -}}
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ include "berth.fullname" .root }}-{{ .part }}
+  namespace: {{ .root.Release.Namespace }}
+  labels: {{- include "berth.labels" . | nindent 4 }}
+spec:
+  maxUnavailable: 1
+  # A replica that is not ready serves nobody, so that a drain need not wait for it.
+  unhealthyPodEvictionPolicy: AlwaysAllow
+  selector:
+    matchLabels: {{- include "berth.selector" . | nindent 6 }}
+{{- end -}}
+{{- end -}}
+
+{{/* Labels by which network policies know the pods of operator and gateways, as key=value,key=value. */}}
+{{- define "berth.peerLabels" -}}
+app.kubernetes.io/name={{ .Chart.Name }},app.kubernetes.io/instance={{ .Release.Name }}
+{{- end -}}
+
+{{/* Who reaches health and metrics. The kubelet of a pod's own node always does. */}}
+{{- define "berth.metricsIngress" -}}
+- ports:
+    - {protocol: TCP, port: 8081}
+  {{- with .Values.networkPolicy.metricsFrom }}
+  from: {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end -}}
+
+{{/* Annotations of an object of the uninstall, with its weight. It goes when all went well. */}}
+{{- define "berth.uninstallHook" -}}
+helm.sh/hook: pre-delete
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end -}}
+
+{{/* Annotations of an object of `helm test`, with its weight. It goes when all went well. */}}
+{{- define "berth.testHook" -}}
+helm.sh/hook: test
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end -}}

@@ -1,6 +1,6 @@
 //! `AgentSession`: one subject's claim on connections to MCP servers.
 
-use crate::Duration;
+use crate::{Duration, SecretKeyRef};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -65,7 +65,7 @@ fn default_bind_timeout() -> Duration {
     Duration::from_text("5m")
 }
 
-/// Who a session belongs to. Compared byte for byte; never used raw in a name or label.
+/// Who a session belongs to. Compared byte for byte, so two spellings of one text are two subjects; never used in a name or label.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Subject {
@@ -80,7 +80,9 @@ pub struct Subject {
     /// Name of the subject, for example `system:serviceaccount:demo:alice`.
     #[schemars(length(min = 1, max = 1024))]
     #[x_kube(
-        validation = Rule::new("size(bytes(self)) <= 1024").message("subject.name must be at most 1024 bytes of UTF-8")
+        validation = Rule::new("size(bytes(self)) <= 1024").message("subject.name must be at most 1024 bytes of UTF-8"),
+        validation = Rule::new("!self.matches('\\\\p{Cc}')")
+            .message("subject.name must not hold control characters, such as line breaks")
     )]
     pub name: String,
 }
@@ -92,6 +94,17 @@ pub struct ServerBinding {
     /// Name of an McpServer of this namespace.
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
+    /// The session's own credential for this server. Required when auth.type of the server is Session. For any other auth.type it is not used: its Secret is not read and nothing of it is sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credential: Option<SessionCredential>,
+}
+
+/// Where the session's own credential for a server is. It goes to the upstream in the header that auth.session of the server names.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionCredential {
+    /// The Secret of this namespace and the key in it that hold the credential. The Secret must carry the label `berth.dev/credential: session`. A changed value is used from the next request on.
+    pub secret_key_ref: SecretKeyRef,
 }
 
 /// The wish to end a session, with its reason.

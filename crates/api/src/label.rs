@@ -7,6 +7,8 @@
 pub const CREDENTIAL: &str = "berth.dev/credential";
 /// Value of [`CREDENTIAL`] on a Secret that an `McpServer` may use.
 pub const CREDENTIAL_SERVER: &str = "server";
+/// Value of [`CREDENTIAL`] on a Secret that an `AgentSession` may use.
+pub const CREDENTIAL_SESSION: &str = "session";
 /// UID of the `McpServer` that a pool pod or Secret belongs to.
 pub const SERVER_UID: &str = "berth.dev/server-uid";
 /// Revision of the `McpServer` that a pool pod was made for.
@@ -27,3 +29,10 @@ pub const SESSION_FINALIZER: &str = "berth.dev/session-cleanup";
 
 /// Field manager of everything the operator applies.
 pub const FIELD_MANAGER: &str = "berth-operator";
+
+/// Name of the Lease by which operators elect the one that leads; in the operator's namespace.
+pub const LEADER_LEASE: &str = "berth-operator";
+/// Annotation of that Lease: `address:port` where the leader serves gateways.
+pub const LEADER_ADDRESS: &str = "berth.dev/leader-address";
+/// Annotation of that Lease: Berth is being uninstalled, so nothing is placed and no pool is filled any more.
+pub const SHUTDOWN: &str = "berth.dev/shutdown";

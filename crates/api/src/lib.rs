@@ -14,13 +14,13 @@ mod mcp_server;
 
 pub use agent_session::{
     AgentSession, AgentSessionSpec, AgentSessionStatus, BindingState, BindingStatus, End, EndReason, PodRef,
-    ServerBinding, Subject,
+    ServerBinding, SessionCredential, Subject,
 };
 pub use condition::{ConditionType, Reason};
 pub use duration::Duration;
 pub use mcp_server::{
-    Auth, AuthType, HttpTransport, McpServer, McpServerSpec, McpServerStatus, Pool, SecretKeyRef, SharedAuth,
-    Timeouts, Transport, TransportType,
+    Auth, AuthType, HttpTransport, McpServer, McpServerSpec, McpServerStatus, Pool, SecretKeyRef,
+    SessionAuth, SharedAuth, Timeouts, Transport, TransportType,
 };
 
 /// The API group of every kind here.

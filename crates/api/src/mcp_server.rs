@@ -87,15 +87,22 @@ pub struct HttpTransport {
     validation = Rule::new("self.type != 'Shared' || has(self.shared)")
         .message("auth.shared is required when auth.type is Shared: set auth.shared.secretKeyRef"),
     validation = Rule::new("self.type == 'Shared' || !has(self.shared)")
-        .message("auth.shared may only be set when auth.type is Shared")
+        .message("auth.shared may only be set when auth.type is Shared"),
+    validation = Rule::new("self.type != 'Session' || has(self.session)")
+        .message("auth.session is required when auth.type is Session: set auth.session, where {} means Authorization: Bearer"),
+    validation = Rule::new("self.type == 'Session' || !has(self.session)")
+        .message("auth.session may only be set when auth.type is Session")
 )]
 pub struct Auth {
-    /// Kind of authentication: `None` sends no credential, `Shared` sends one credential for all sessions.
+    /// Kind of authentication: `None` sends no credential, `Shared` sends one credential for all sessions, `Session` sends each session's own credential.
     #[serde(rename = "type", default)]
     pub type_: AuthType,
     /// One credential for all sessions of this server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<SharedAuth>,
+    /// How each session's own credential, spec.servers[].credential of the AgentSession, is sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionAuth>,
 }
 
 /// Kinds of upstream authentication.
@@ -106,19 +113,21 @@ pub enum AuthType {
     None,
     /// One credential for all sessions.
     Shared,
+    /// Each session's own credential.
+    Session,
 }
 
 /// One credential for all sessions of a server.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SharedAuth {
-    /// The Secret and key that hold the credential. The Secret must carry the label `berth.dev/credential: server`.
+    /// The Secret of this namespace and the key in it that hold the credential. The Secret must carry the label `berth.dev/credential: server`.
     pub secret_key_ref: SecretKeyRef,
     /// Header that carries the credential.
     #[serde(default = "authorization")]
     #[schemars(length(min = 1, max = 128), regex(pattern = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"))]
     #[x_kube(
-        validation = Rule::new("!(self.lowerAscii() in ['accept', 'connection', 'content-length', 'content-type', 'host', 'last-event-id', 'mcp-protocol-version', 'mcp-session-id', 'te', 'trailer', 'transfer-encoding', 'upgrade'])")
+        validation = Rule::new(FREE_HEADER)
             .message("auth.shared.header must not be one that HTTP or MCP itself sets: use Authorization or a header of the server's own, such as X-Api-Key")
     )]
     pub header: String,
@@ -127,6 +136,27 @@ pub struct SharedAuth {
     #[schemars(length(max = 64), regex(pattern = r"^[A-Za-z0-9._~+/-]*$"))]
     pub scheme: String,
 }
+
+/// How each session's own credential is sent.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionAuth {
+    /// Header that carries the credential.
+    #[serde(default = "authorization")]
+    #[schemars(length(min = 1, max = 128), regex(pattern = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"))]
+    #[x_kube(
+        validation = Rule::new(FREE_HEADER)
+            .message("auth.session.header must not be one that HTTP or MCP itself sets: use Authorization or a header of the server's own, such as X-Api-Key")
+    )]
+    pub header: String,
+    /// Word before the credential in the header, followed by a space; empty sends the credential alone.
+    #[serde(default = "bearer")]
+    #[schemars(length(max = 64), regex(pattern = r"^[A-Za-z0-9._~+/-]*$"))]
+    pub scheme: String,
+}
+
+/// Rule of a header that neither HTTP nor MCP itself sets.
+const FREE_HEADER: &str = "!(self.lowerAscii() in ['accept', 'connection', 'content-length', 'content-type', 'host', 'last-event-id', 'mcp-protocol-version', 'mcp-session-id', 'te', 'trailer', 'transfer-encoding', 'upgrade'])";
 
 fn authorization() -> String {
     "Authorization".to_owned()

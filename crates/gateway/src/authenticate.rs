@@ -1,4 +1,5 @@
-//! Who calls: a bearer token becomes a caller by a review of the API server.
+//! Who calls: a bearer token becomes a caller by a review of the API server. How long its answers count is told in
+//! [`crate::review`]; a token that ends by its own claim counts no longer than that.
 
 use crate::bearer::{self, Credential, TokenHash};
 use crate::metrics::{Metrics, ReviewKind};
@@ -48,7 +49,7 @@ pub trait TokenReviewer: Send + Sync + 'static {
 /// Turns tokens into callers.
 pub struct Authenticator {
     reviewer: Arc<dyn TokenReviewer>,
-    cache: ReviewCache<TokenHash, Option<Arc<User>>>,
+    cache: ReviewCache<TokenHash, Arc<User>>,
 }
 
 impl Authenticator {
@@ -68,11 +69,14 @@ impl Authenticator {
             Credential::Token(text) => text,
         };
         let token = bearer::hash(text);
-        let known = self.cache.get(token, async {
-            let user = self.reviewer.review(text).await?.map(Arc::new);
-            Ok(dated(user, bearer::expiry(text), SystemTime::now()))
-        });
-        match known.await {
+        let review = || {
+            let (reviewer, text) = (self.reviewer.clone(), text.to_owned());
+            async move {
+                let user = reviewer.review(&text).await?.map(Arc::new);
+                Ok(dated(user, bearer::expiry(&text), SystemTime::now()))
+            }
+        };
+        match self.cache.get(token, review).await {
             Ok(Some(user)) => Ok(Caller { user, token }),
             Ok(None) => Err(Refusal::BadToken),
             Err(_) => Err(Refusal::ReviewUnavailable),
@@ -81,7 +85,7 @@ impl Authenticator {
 }
 
 /// An answer with the times it may be used for, given when the token ends (seconds since the epoch) and what time it is.
-fn dated<T>(user: Option<T>, expiry: Option<u64>, now: SystemTime) -> Answer<Option<T>> {
+fn dated<T>(user: Option<T>, expiry: Option<u64>, now: SystemTime) -> Answer<T> {
     if user.is_none() {
         return Answer { value: user, fresh: NEGATIVE, held: Duration::ZERO };
     }

@@ -1,4 +1,5 @@
-//! Whether somebody who is not a session's subject may use it: `create` on `agentsessions/connect`, by access review.
+//! Whether somebody who is not a session's subject may use it: `create` on `agentsessions/connect`, by access review. How
+//! long answers count is told in [`crate::review`].
 
 use crate::authenticate::{Caller, User};
 use crate::bearer::TokenHash;
@@ -29,7 +30,7 @@ pub trait AccessReviewer: Send + Sync + 'static {
 /// Asks for permissions. Whether the session exists plays no part, so that the time an answer takes does not tell it.
 pub struct Authorizer {
     reviewer: Arc<dyn AccessReviewer>,
-    cache: ReviewCache<(TokenHash, Box<str>), bool>,
+    cache: ReviewCache<(TokenHash, Box<str>), ()>,
 }
 
 impl Authorizer {
@@ -44,10 +45,15 @@ impl Authorizer {
     /// [`Refusal::ReviewUnavailable`] when it cannot be known.
     pub async fn may_connect(&self, caller: &Caller, path: &SessionPath<'_>) -> Result<bool, Refusal> {
         let key = (caller.token, path.key().into_boxed_str());
-        let known = self.cache.get(key, async {
-            let value = self.reviewer.may_connect(&caller.user, path.namespace, path.session).await?;
-            Ok(Answer { value, fresh: FRESH, held: HELD })
-        });
-        known.await.map_err(|_| Refusal::ReviewUnavailable)
+        let review = || {
+            let (reviewer, user) = (self.reviewer.clone(), caller.user.clone());
+            let (namespace, session) = (path.namespace.to_owned(), path.session.to_owned());
+            async move {
+                let may = reviewer.may_connect(&user, &namespace, &session).await?;
+                Ok(Answer { value: may.then_some(()), fresh: FRESH, held: HELD })
+            }
+        };
+        let known = self.cache.get(key, review).await;
+        known.map(|may| may.is_some()).map_err(|_| Refusal::ReviewUnavailable)
     }
 }

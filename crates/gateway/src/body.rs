@@ -14,6 +14,7 @@ use http_body_util::BodyExt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 /// Reads a request's body; it counts towards the process's budget until it is dropped.
@@ -56,23 +57,27 @@ impl AsRef<[u8]> for Whole {
     }
 }
 
+/// What is held for a call until its answer is over.
+pub struct Call {
+    /// It counts as in flight.
+    pub running: Running,
+    /// Its place among those that may run at once.
+    pub place: OwnedSemaphorePermit,
+}
+
 /// Lets the body of `response` flow to the client; what is held for the call is let go when the body ends or the client
 /// is gone.
-pub fn relay(response: Response, kind: Kind, running: Running, gateway: &Gateway) -> Response {
+pub fn relay(response: Response, kind: Kind, call: Call, gateway: &Gateway) -> Response {
     let is_stream = response
         .headers()
         .get(header::CONTENT_TYPE)
         .and_then(|value| value.to_str().ok())
         .is_some_and(|value| value.starts_with("text/event-stream"));
     let stream = is_stream.then(|| gateway.metrics.stream());
-    // A stream that only listens loses nothing by its end: the client opens another at another replica. A call's answer
-    // goes on as long as it may, and is then broken off so that nobody takes it for whole.
-    let (ending, last) = match kind {
-        Kind::Get => (&gateway.ending.begun, Last::End),
-        _ => (&gateway.ending.over, Last::Break),
-    };
-    let ending = Box::pin(ending.clone().cancelled_owned());
-    response.map(|body| Body::new(Relayed { body, ending, last, _running: running, _stream: stream }))
+    // A call's answer goes on as long as it may, and is then broken off so that nobody takes it for whole.
+    let last = if kind == Kind::Get { Last::End } else { Last::Break };
+    let ending = Box::pin(gateway.ending.of(kind).clone().cancelled_owned());
+    response.map(|body| Body::new(Relayed { body, ending, last, _call: call, _stream: stream }))
 }
 
 /// How a body ends when the process does.
@@ -88,7 +93,7 @@ struct Relayed {
     body: Body,
     ending: Pin<Box<WaitForCancellationFutureOwned>>,
     last: Last,
-    _running: Running,
+    _call: Call,
     _stream: Option<Held>,
 }
 

@@ -3,6 +3,7 @@
 use crate::gateway::Settings;
 use berth_net::telemetry::LogFormat;
 use clap::Parser;
+use http::uri::{Authority, Uri};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,6 +21,10 @@ pub struct Args {
     /// Folder with tls.crt, tls.key and ca.crt: the client identity shown to sidecars.
     #[arg(long, env = "BERTH_TLS_DIR", default_value = "/etc/berth/tls")]
     pub tls_dir: PathBuf,
+    /// Namespace of the operator's Lease, which says where its leader tells of placements. None given: sessions are
+    /// placed by their status alone, which comes a moment later.
+    #[arg(long, env = "BERTH_NAMESPACE")]
+    pub operator_namespace: Option<String>,
     /// Audience that a ServiceAccount token must be for.
     #[arg(long, env = "BERTH_AUDIENCE", default_value = "berth")]
     pub audience: String,
@@ -39,17 +44,21 @@ pub struct Args {
     /// Most client connections at once; more wait to be accepted.
     #[arg(long, env = "BERTH_MAX_CONNECTIONS", default_value_t = 10_000)]
     pub max_connections: usize,
-    /// Most MiB of request bodies that are held at once, by all calls together; more get 503 after a second. While a body
+    /// Most calls at once, streams that listen among them; more get 429. Fewer than --max-connections, so that there are
+    /// connections left to say so.
+    #[arg(long, env = "BERTH_MAX_CALLS", default_value_t = 8_000)]
+    pub max_calls: usize,
+    /// Most MiB of request bodies that are held at once, by all calls together; more get 429 after a second. While a body
     /// arrives it can take twice its length.
     #[arg(long, env = "BERTH_BODY_BUDGET_MIB", default_value_t = 128, value_parser = clap::value_parser!(u16).range(4..))]
     pub body_budget_mib: u16,
     /// Origin that browsers may send besides localhost and the own one of an allowed host, as in `https://app.example`;
     /// repeatable.
-    #[arg(long = "allowed-origin", env = "BERTH_ALLOWED_ORIGINS", value_delimiter = ',')]
+    #[arg(long = "allowed-origin", env = "BERTH_ALLOWED_ORIGINS", value_delimiter = ',', value_parser = origin)]
     pub allowed_origins: Vec<String>,
     /// Host that requests may name, without port; repeatable. None given: any, and then no page but those of localhost and
     /// of the allowed origins may call, since a rebound name would be its own host.
-    #[arg(long = "allowed-host", env = "BERTH_ALLOWED_HOSTS", value_delimiter = ',')]
+    #[arg(long = "allowed-host", env = "BERTH_ALLOWED_HOSTS", value_delimiter = ',', value_parser = host)]
     pub allowed_hosts: Vec<String>,
     /// Form of the log lines: json or text.
     #[arg(long, env = "BERTH_LOG_FORMAT", default_value = "json")]
@@ -62,6 +71,7 @@ impl Args {
         Settings {
             placement_wait: self.placement_wait,
             settle: self.settle,
+            max_calls: self.max_calls,
             body_budget: usize::from(self.body_budget_mib) * 1024 * 1024,
             allowed_origins: self.allowed_origins.clone(),
             allowed_hosts: self.allowed_hosts.clone(),
@@ -81,6 +91,24 @@ fn duration(text: &str) -> Result<Duration, String> {
 fn at_most<const SECONDS: u64>(text: &str) -> Result<Duration, String> {
     let (given, most) = (duration(text)?, Duration::from_secs(SECONDS));
     if given > most { Err(format!("{text:?} is longer than {SECONDS}s; write less")) } else { Ok(given) }
+}
+
+/// An origin as browsers send it.
+fn origin(text: &str) -> Result<String, String> {
+    let written = |uri: &Uri| Some(format!("{}://{}", uri.scheme_str()?, uri.authority()?));
+    let as_sent = text.parse().ok().and_then(|uri| written(&uri));
+    match as_sent.filter(|origin| origin.eq_ignore_ascii_case(text)) {
+        Some(origin) => Ok(origin),
+        None => Err(format!("{text:?} is no origin; write it like https://app.example")),
+    }
+}
+
+/// A host as it stands in a URL, without its port.
+fn host(text: &str) -> Result<String, String> {
+    match text.parse::<Authority>() {
+        Ok(authority) if authority.host() == text => Ok(text.to_owned()),
+        _ => Err(format!("{text:?} is no host; write it like mcp.example, without a port")),
+    }
 }
 
 #[cfg(test)]
@@ -103,7 +131,18 @@ mod tests {
             parse("--body-budget-mib=4").unwrap().settings().body_budget,
             Settings::default().body_max
         );
-        for flag in ["--drain=3601s", "--shutdown-delay=61s", "--body-budget-mib=3"] {
+        for flag in [
+            "--drain=3601s",
+            "--shutdown-delay=61s",
+            "--body-budget-mib=3",
+            "--allowed-origin=https://a/",
+            "--allowed-origin=a.example",
+            "--allowed-origin=*",
+            "--allowed-host=a.example:8080",
+            "--allowed-host=https://a.example",
+            "--allowed-host=u@a.example",
+            "--allowed-host=",
+        ] {
             let refused = parse(flag).unwrap_err().to_string();
             assert!(refused.contains(flag.split('=').next().unwrap()), "{refused}");
         }
@@ -121,5 +160,7 @@ mod tests {
         .unwrap();
         assert_eq!(args.settings().allowed_origins, ["https://a", "https://b"]);
         assert!(args.settings().allowed_hosts.is_empty());
+        let args = Args::try_parse_from(["berth-gateway", "--allowed-host", "a.example,[::1]"]).unwrap();
+        assert_eq!(args.settings().allowed_hosts, ["a.example", "[::1]"]);
     }
 }

@@ -1,6 +1,7 @@
 //! Sends a call to the sidecar that holds the session.
 //!
-//! A call that no sidecar accepted (421, or no connection) is sent again; one that may have been accepted never is.
+//! A call that no sidecar accepted (421, or no connection) is sent again; one that may have been accepted never is. After a
+//! 421 the leading operator is asked to look at the session, beside the wait for another place.
 
 use crate::gateway::Gateway;
 use crate::header;
@@ -29,8 +30,10 @@ pub struct Call {
 enum Attempt {
     /// The sidecar answered, whatever it says.
     Answered(Response),
-    /// Nobody accepted it.
-    NotAccepted,
+    /// Nobody accepted it: the sidecar does not hold the session.
+    NotHeld,
+    /// Nobody accepted it: nothing was sent.
+    NotSent,
     /// It may have been accepted.
     Unknown,
 }
@@ -40,31 +43,37 @@ enum Attempt {
 /// # Errors
 /// Those of [`place::place`], and [`Refusal::OutcomeUnknown`].
 pub async fn forward(gateway: &Gateway, ask: &Ask<'_>, call: &Call) -> Result<Response, Refusal> {
-    let mut refused = None;
+    let (mut refused, mut woken) = (None, false);
     loop {
         let destination = place::place(gateway, ask, refused.as_ref()).await?;
-        match attempt(gateway, &destination, call).await {
+        let attempted = tokio::select! {
+            attempted = attempt(gateway, &destination, call) => attempted,
+            () = gateway.ending.of(ask.kind).cancelled() => Attempt::Unknown,
+        };
+        match attempted {
             Attempt::Answered(response) => return Ok(response),
             Attempt::Unknown => return Err(Refusal::OutcomeUnknown),
-            Attempt::NotAccepted if ask.since.elapsed() >= gateway.settings.placement_wait => {
-                return Err(Refusal::NotPlaced { reason: Reason::Pending });
+            Attempt::NotHeld if !std::mem::replace(&mut woken, true) => {
+                gateway.waker.wake(&destination.session_uid);
             }
-            Attempt::NotAccepted => refused = Some(destination),
+            Attempt::NotHeld | Attempt::NotSent => {}
         }
+        if ask.since.elapsed() >= gateway.settings.placement_wait {
+            return Err(Refusal::NotPlaced { reason: Reason::Pending });
+        }
+        refused = Some(destination);
     }
 }
 
 async fn attempt(gateway: &Gateway, to: &Destination, call: &Call) -> Attempt {
-    let target = Target {
-        address: SocketAddr::new(to.placement.address, gateway.settings.sidecar_port),
-        server_uid: to.placement.server_uid.to_string(),
-    };
+    let address = SocketAddr::new(to.placement.address, gateway.settings.sidecar_port);
+    let target = Target::sidecar(address, &to.placement.server_uid);
     let mut request = Request::new(Body::from(call.body.clone()));
     match format!("/{}/{}", berth_wire::DATA_PREFIX, to.session_uid).parse() {
         Ok(uri) => *request.uri_mut() = uri,
         Err(error) => {
             tracing::error!(session = %to.session_uid, %error, "session UID cannot stand in a path");
-            return Attempt::NotAccepted;
+            return Attempt::NotSent;
         }
     }
     *request.method_mut() = call.method.clone();
@@ -72,7 +81,7 @@ async fn attempt(gateway: &Gateway, to: &Destination, call: &Call) -> Attempt {
     match gateway.sidecars.request(&target, request).await {
         Ok(answer) if answer.status() == StatusCode::MISDIRECTED_REQUEST => {
             tracing::info!(session = %to.session_uid, pod = %to.placement.pod_uid, "the sidecar does not hold the session");
-            Attempt::NotAccepted
+            Attempt::NotHeld
         }
         Ok(answer) => {
             let mut response = Response::new(());
@@ -82,7 +91,7 @@ async fn attempt(gateway: &Gateway, to: &Destination, call: &Call) -> Attempt {
         }
         Err(error) => {
             tracing::warn!(session = %to.session_uid, pod = %to.placement.pod_uid, %error, "the sidecar gave no answer");
-            if error.is_before_send() { Attempt::NotAccepted } else { Attempt::Unknown }
+            if error.is_before_send() { Attempt::NotSent } else { Attempt::Unknown }
         }
     }
 }

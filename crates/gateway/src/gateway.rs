@@ -4,10 +4,12 @@ use crate::authenticate::{Authenticator, TokenReviewer};
 use crate::authorize::{AccessReviewer, Authorizer};
 use crate::budget::Budget;
 use crate::index::Index;
-use crate::metrics::Metrics;
+use crate::leader::wake::Waker;
+use crate::metrics::{Kind, Metrics};
 use berth_net::client::PeerClient;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 /// Bounds and permissions that hold for every request.
@@ -21,6 +23,8 @@ pub struct Settings {
     pub retry_pause: Duration,
     /// Port of sidecars.
     pub sidecar_port: u16,
+    /// Most calls at once, streams that listen among them.
+    pub max_calls: usize,
     /// Longest request body in bytes.
     pub body_max: usize,
     /// How long a client may take to send a body.
@@ -43,6 +47,7 @@ impl Default for Settings {
             settle: Duration::from_millis(250),
             retry_pause: Duration::from_secs(1),
             sidecar_port: berth_wire::SIDECAR_PORT,
+            max_calls: 8000,
             body_max: 4 * 1024 * 1024,
             body_wait: Duration::from_secs(30),
             body_budget: 128 * 1024 * 1024,
@@ -62,12 +67,27 @@ pub struct Ending {
     pub over: CancellationToken,
 }
 
+impl Ending {
+    /// What ends a call of that kind. A stream that only listens loses nothing: the client opens another at another replica.
+    pub fn of(&self, kind: Kind) -> &CancellationToken {
+        if kind == Kind::Get { &self.begun } else { &self.over }
+    }
+}
+
 /// The seams to the API server.
 pub struct Reviewers {
     /// Whose token it is.
     pub tokens: Arc<dyn TokenReviewer>,
     /// Who may connect.
     pub accesses: Arc<dyn AccessReviewer>,
+}
+
+/// The seams to Berth's other parts.
+pub struct Peers {
+    /// Sends calls to sidecars.
+    pub sidecars: PeerClient,
+    /// Asks the leading operator for sessions.
+    pub waker: Waker,
 }
 
 /// Everything that requests share.
@@ -77,29 +97,34 @@ pub struct Gateway {
     pub(crate) authenticator: Authenticator,
     pub(crate) authorizer: Authorizer,
     pub(crate) sidecars: PeerClient,
+    pub(crate) waker: Waker,
     pub(crate) metrics: Metrics,
     pub(crate) budget: Budget,
+    pub(crate) calls: Arc<Semaphore>,
     pub(crate) ending: Ending,
 }
 
 impl Gateway {
-    /// A gateway over these parts; `index` is kept by [`crate::watch`].
+    /// A gateway over these parts; `index` is kept by [`crate::watch`] and [`crate::leader`].
     pub fn new(
         settings: Settings,
         index: Arc<Index>,
         reviewers: Reviewers,
-        sidecars: PeerClient,
+        peers: Peers,
         metrics: Metrics,
         ending: Ending,
     ) -> Self {
+        let calls = Arc::new(Semaphore::new(settings.max_calls.min(Semaphore::MAX_PERMITS)));
         let budget = Budget::new(settings.body_budget, settings.budget_wait, metrics.body_bytes.clone());
         Self {
             settings,
             index,
             authenticator: Authenticator::new(reviewers.tokens, metrics.clone()),
             authorizer: Authorizer::new(reviewers.accesses, metrics.clone()),
-            sidecars,
+            sidecars: peers.sidecars,
+            waker: peers.waker,
             budget,
+            calls,
             metrics,
             ending,
         }

@@ -8,7 +8,7 @@ use crate::metrics::Kind;
 use crate::origin;
 use crate::path::{self, Parsed};
 use crate::place::Ask;
-use crate::respond::Refusal;
+use crate::respond::{Refusal, Refused};
 use crate::route::Decision;
 use axum::Router;
 use axum::body::Body;
@@ -28,13 +28,20 @@ async fn handle(State(gateway): State<Arc<Gateway>>, request: Request) -> Respon
     let started = Instant::now();
     let (kind, uri) = (Kind::of(request.method()), request.uri().clone());
     let mut running = gateway.metrics.begin(kind);
-    let (response, relayed) = match relay(&gateway, request, kind).await {
-        Ok(response) => (response, true),
-        Err(refusal) => (refusal.into_response(), false),
+    let answered = match gateway.calls.clone().try_acquire_owned() {
+        Ok(place) => relay(&gateway, request, kind).await.map(|response| (response, place)),
+        Err(_) => Err(Refusal::TooManyCalls.into()),
+    };
+    let (response, place) = match answered {
+        Ok((response, place)) => (response, Some(place)),
+        Err(refused) => (refused.into_response(), None),
     };
     running.answered(response.status());
-    log(&uri, kind, &response, relayed, started.elapsed());
-    if relayed { body::relay(response, kind, running, &gateway) } else { response }
+    log(&uri, kind, &response, place.is_some(), started.elapsed());
+    match place {
+        Some(place) => body::relay(response, kind, body::Call { running, place }, &gateway),
+        None => response,
+    }
 }
 
 /// One line a call: a path only when it is one of ours, since then it holds names and nothing else.
@@ -49,26 +56,27 @@ fn log(uri: &Uri, kind: Kind, response: &Response, relayed: bool, elapsed: Durat
 }
 
 /// Who may not call learns nothing but that: everything before the body is read costs the caller only its head.
-async fn relay(gateway: &Gateway, request: Request, kind: Kind) -> Result<Response, Refusal> {
+async fn relay(gateway: &Gateway, request: Request, kind: Kind) -> Result<Response, Refused> {
     let (head, body) = request.into_parts();
     header::check_size(&head.headers)?;
-    origin::check(&head.headers, &gateway.settings)?;
+    origin::check(&head.uri, &head.headers, &gateway.settings)?;
     let path = match (kind, path::parse(head.uri.path())) {
-        (Kind::Other, _) | (_, Parsed::Elsewhere) => return Err(Refusal::Elsewhere),
+        (_, Parsed::Elsewhere) => return Err(Refusal::Elsewhere.into()),
+        (Kind::Other, _) => return Err(Refusal::Method.into()),
         (_, Parsed::Impossible) => None,
         (_, Parsed::Session(path)) => Some(path),
     };
     let caller = gateway.authenticator.authenticate(&head.headers).await?;
     let path = path.ok_or(Refusal::SessionNotFound)?;
-    let mut ask =
-        Ask { path: &path, key: path.key(), user: &caller.user, may_connect: false, since: Instant::now() };
+    let (key, user, since) = (path.key(), &*caller.user, Instant::now());
+    let mut ask = Ask { path: &path, key, kind, user, may_connect: false, since };
     // Whoever has nothing as a subject needs a review, be the session unknown, ended or somebody else's.
     if ask.decide(gateway.index.get(&ask.key).as_deref()) == Decision::NotFound {
         ask.may_connect = gateway.authorizer.may_connect(&caller, &path).await?;
     }
     let body = read(gateway, &head.method, body).await?;
     let call = Call { method: head.method, headers: header::for_sidecar(&head.headers), body };
-    forward::forward(gateway, &ask, &call).await
+    forward::forward(gateway, &ask, &call).await.map_err(|refusal| refusal.of(path.server, &call.body))
 }
 
 /// Only a POST carries something on.

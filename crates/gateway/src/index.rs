@@ -2,8 +2,19 @@
 //!
 //! Readers take one entry; whoever waits for a change of one session follows it and is woken by that session alone.
 //! Nothing is forgotten because a watch broke: only a deletion, or a list that was received to its end, removes entries.
+//!
+//! Over the places that a session's status names lie those that the leading operator tells of, which come earlier. They
+//! count for the session of that UID only, say nothing but where its slots are, and are all forgotten when the leader
+//! falls silent.
+
+mod follow;
+mod overlay;
+
+pub use follow::Follower;
 
 use crate::entry::Entry;
+use berth_wire::SessionPlacements;
+use overlay::{Early, Placed};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
@@ -17,21 +28,31 @@ pub struct Index {
 
 #[derive(Default)]
 struct Table {
-    entries: HashMap<Box<str>, Arc<Entry>>,
+    sessions: HashMap<Box<str>, Session>,
+    early: Early,
     followed: HashMap<Box<str>, watch::Sender<Option<Arc<Entry>>>>,
     /// Keys that the list under way has named so far.
     listed: HashSet<Box<str>>,
 }
 
+struct Session {
+    /// As the API server tells of it.
+    watched: Arc<Entry>,
+    /// As the leader tells of it.
+    placed: Placed,
+    /// Both together.
+    current: Arc<Entry>,
+}
+
 impl Index {
     /// The session of that key.
     pub fn get(&self, key: &str) -> Option<Arc<Entry>> {
-        self.table().entries.get(key).cloned()
+        self.table().current(key)
     }
 
     /// How many sessions there are.
     pub fn len(&self) -> usize {
-        self.table().entries.len()
+        self.table().sessions.len()
     }
 
     /// Whether there are none.
@@ -42,7 +63,7 @@ impl Index {
     /// Follows the session of that key, whether it exists yet or not.
     pub fn follow(self: &Arc<Self>, key: &str) -> Follower {
         let mut table = self.table();
-        let current = table.entries.get(key).cloned();
+        let current = table.current(key);
         let changes = if let Some(sender) = table.followed.get(key) {
             sender.subscribe()
         } else {
@@ -56,12 +77,12 @@ impl Index {
 
     /// Takes in that a session is so now.
     pub fn apply(&self, key: &str, entry: Entry) {
-        self.table().set(key, Some(Arc::new(entry)));
+        self.table().apply(key, Arc::new(entry));
     }
 
     /// Takes in that a session is gone.
     pub fn remove(&self, key: &str) {
-        self.table().set(key, None);
+        self.table().remove(key);
     }
 
     /// A list begins: what it names before [`Index::end_list`] stays.
@@ -78,9 +99,9 @@ impl Index {
     pub fn end_list(&self) {
         let mut table = self.table();
         let listed = std::mem::take(&mut table.listed);
-        let gone: Vec<_> = table.entries.keys().filter(|key| !listed.contains(*key)).cloned().collect();
+        let gone: Vec<_> = table.sessions.keys().filter(|key| !listed.contains(*key)).cloned().collect();
         for key in gone {
-            table.set(&key, None);
+            table.remove(&key);
         }
         drop(table);
         self.synced.send_replace(true);
@@ -97,6 +118,16 @@ impl Index {
         let _ = self.synced.subscribe().wait_for(|synced| *synced).await;
     }
 
+    /// Takes in where the leader says that the slots of a session are; replaces what it said of it before.
+    pub fn place(&self, placements: &SessionPlacements) {
+        self.table().place(placements);
+    }
+
+    /// Forgets all that the leader said.
+    pub fn forget_placements(&self) {
+        self.table().forget_placements();
+    }
+
     /// A panic while the lock was held leaves a table that is still whole: every change is a single call.
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
@@ -104,124 +135,64 @@ impl Index {
 }
 
 impl Table {
-    fn set(&mut self, key: &str, entry: Option<Arc<Entry>>) {
-        match &entry {
-            Some(entry) => self.entries.insert(key.into(), entry.clone()),
-            None => self.entries.remove(key),
-        };
+    fn current(&self, key: &str) -> Option<Arc<Entry>> {
+        self.sessions.get(key).map(|session| session.current.clone())
+    }
+
+    fn apply(&mut self, key: &str, watched: Arc<Entry>) {
+        let before = self.sessions.remove(key).filter(|before| before.watched.uid == watched.uid);
+        let placed = before.map_or_else(|| self.early.take(&watched.uid), |before| before.placed);
+        let current = overlay::lay(&watched, &placed);
+        self.tell(key, Some(&current));
+        self.sessions.insert(key.into(), Session { watched, placed, current });
+    }
+
+    fn remove(&mut self, key: &str) {
+        self.sessions.remove(key);
+        self.tell(key, None);
+    }
+
+    fn place(&mut self, placements: &SessionPlacements) {
+        let (uid, placed) = (placements.uid.as_str(), overlay::read(placements));
+        let key = format!("{}/{}", placements.namespace, placements.name);
+        match self.sessions.get_mut(key.as_str()).filter(|session| *session.watched.uid == *uid) {
+            Some(session) => {
+                session.placed = placed;
+                self.lay_anew(&key);
+            }
+            None if placed.is_empty() => drop(self.early.take(uid)),
+            None => self.early.put(uid, placed),
+        }
+    }
+
+    fn forget_placements(&mut self) {
+        self.early.clear();
+        let placed = self.sessions.iter().filter(|(_, session)| !session.placed.is_empty());
+        let keys: Vec<_> = placed.map(|(key, _)| key.clone()).collect();
+        for key in keys {
+            if let Some(session) = self.sessions.get_mut(&key) {
+                session.placed = Placed::default();
+            }
+            self.lay_anew(&key);
+        }
+    }
+
+    /// The places of a session have changed: followers are told if that makes a difference.
+    fn lay_anew(&mut self, key: &str) {
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        let current = overlay::lay(&session.watched, &session.placed);
+        if current != session.current {
+            session.current = current.clone();
+            self.tell(key, Some(&current));
+        }
+    }
+
+    fn tell(&self, key: &str, entry: Option<&Arc<Entry>>) {
         if let Some(sender) = self.followed.get(key) {
-            sender.send_replace(entry);
-        }
-    }
-}
-
-/// Sees the changes of one session. Dropping the last follower of a key forgets that it was followed.
-pub struct Follower {
-    index: Arc<Index>,
-    key: Box<str>,
-    changes: Option<watch::Receiver<Option<Arc<Entry>>>>,
-}
-
-impl Follower {
-    /// The session as it is now; [`Follower::changed`] tells of what comes after.
-    pub fn current(&mut self) -> Option<Arc<Entry>> {
-        self.changes.as_mut().and_then(|changes| changes.borrow_and_update().clone())
-    }
-
-    /// Waits until the session has changed since [`Follower::current`].
-    pub async fn changed(&mut self) {
-        let changed = match self.changes.as_mut() {
-            Some(changes) => changes.changed().await.is_ok(),
-            None => false,
-        };
-        if !changed {
-            std::future::pending::<()>().await;
-        }
-    }
-}
-
-impl Drop for Follower {
-    fn drop(&mut self) {
-        let mut table = self.index.table();
-        self.changes = None;
-        if table.followed.get(&self.key).is_some_and(|sender| sender.receiver_count() == 0) {
-            table.followed.remove(&self.key);
+            sender.send_replace(entry.cloned());
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn entry(uid: &str) -> Entry {
-        Entry {
-            uid: uid.into(),
-            issuer: "".into(),
-            subject: "alice".into(),
-            deleting: false,
-            servers: [].into(),
-        }
-    }
-
-    fn uid(index: &Index, key: &str) -> Option<String> {
-        index.get(key).map(|entry| entry.uid.to_string())
-    }
-
-    #[test]
-    fn a_list_removes_what_it_did_not_name_only_at_its_end() {
-        let index = Index::default();
-        index.apply("demo/a", entry("1"));
-        index.apply("demo/b", entry("2"));
-        index.begin_list();
-        index.listed("demo/b");
-        assert!(index.get("demo/a").is_some(), "the list is not complete");
-        assert!(!index.is_synced());
-        index.end_list();
-        assert_eq!(uid(&index, "demo/a"), None);
-        assert_eq!(uid(&index, "demo/b").as_deref(), Some("2"));
-        assert!(index.is_synced());
-    }
-
-    #[test]
-    fn a_list_that_was_broken_off_counts_for_nothing() {
-        let index = Index::default();
-        index.apply("demo/a", entry("1"));
-        index.begin_list();
-        index.begin_list();
-        index.listed("demo/a");
-        index.end_list();
-        assert_eq!(index.len(), 1);
-    }
-
-    #[tokio::test]
-    async fn a_follower_sees_its_session_come_change_and_go() {
-        let index = Arc::new(Index::default());
-        let mut follower = index.follow("demo/a");
-        assert!(follower.current().is_none());
-        index.apply("demo/a", entry("1"));
-        assert!(futures::poll!(std::pin::pin!(follower.changed())).is_ready());
-        assert_eq!(&*follower.current().unwrap().uid, "1");
-        index.remove("demo/a");
-        assert!(futures::poll!(std::pin::pin!(follower.changed())).is_ready());
-        assert!(follower.current().is_none());
-    }
-
-    #[tokio::test]
-    async fn a_follower_is_not_woken_by_other_sessions() {
-        let index = Arc::new(Index::default());
-        let mut follower = index.follow("demo/a");
-        index.apply("demo/b", entry("1"));
-        assert!(futures::poll!(std::pin::pin!(follower.changed())).is_pending());
-    }
-
-    #[test]
-    fn the_last_follower_of_a_key_leaves_nothing_behind() {
-        let index = Arc::new(Index::default());
-        let (first, second) = (index.follow("demo/a"), index.follow("demo/a"));
-        drop(first);
-        assert_eq!(index.table().followed.len(), 1);
-        drop(second);
-        assert!(index.table().followed.is_empty());
-    }
-}
+mod tests;

@@ -138,6 +138,9 @@ pub struct Metrics {
     pub(crate) body_bytes: Gauge,
     reviews: Family<ReviewLabels, Counter>,
     placement_wait: Histogram,
+    placement_waiting: Gauge,
+    placements_stream: Gauge,
+    placements_reconnects: Counter,
 }
 
 impl Default for Metrics {
@@ -150,6 +153,9 @@ impl Default for Metrics {
             reviews: Family::default(),
             // 1 ms to 16 s: waits are bounded by --placement-wait.
             placement_wait: Histogram::new(exponential_buckets(0.001, 2.0, 15)),
+            placement_waiting: Gauge::default(),
+            placements_stream: Gauge::default(),
+            placements_reconnects: Counter::default(),
         }
     }
 }
@@ -172,6 +178,21 @@ impl Metrics {
             "How long calls waited that could not be placed at once",
             self.placement_wait.clone(),
         );
+        registry.register(
+            "placement_waiting",
+            "Calls that wait for their session's place",
+            self.placement_waiting.clone(),
+        );
+        registry.register(
+            "placements_stream",
+            "Whether the leading operator's stream of placements is up",
+            self.placements_stream.clone(),
+        );
+        registry.register(
+            "placements_reconnects",
+            "Streams of placements that ended or could not be begun",
+            self.placements_reconnects.clone(),
+        );
     }
 
     /// A request begins; it is in flight until what is given back is dropped.
@@ -184,9 +205,24 @@ impl Metrics {
         Held::new(&self.streams)
     }
 
+    /// The stream of placements is up until what is given back is dropped.
+    pub fn placements_stream(&self) -> Held {
+        Held::new(&self.placements_stream)
+    }
+
+    /// The stream of placements is down and begun anew.
+    pub fn placements_lost(&self) {
+        self.placements_reconnects.inc();
+    }
+
     /// A review was answered.
     pub fn reviewed(&self, kind: ReviewKind, result: ReviewResult, cache: CacheUse) {
         self.reviews.get_or_create(&ReviewLabels { kind, result, cache }).inc();
+    }
+
+    /// A call waits for its place until what is given back is dropped.
+    pub fn waiting(&self) -> Held {
+        Held::new(&self.placement_waiting)
     }
 
     /// A call had to wait for its place.

@@ -8,13 +8,10 @@ use crate::respond::Refusal;
 use http::uri::{Authority, Uri};
 use http::{HeaderMap, header};
 
-/// Checks `Host` against the allowed hosts, then `Origin` against localhost, the allowed origins and the host itself where
-/// that is an allowed one.
-pub fn check(headers: &HeaderMap, settings: &Settings) -> Result<(), Refusal> {
-    let host = headers
-        .get(header::HOST)
-        .and_then(|host| host.to_str().ok())
-        .and_then(|host| host.parse::<Authority>().ok());
+/// Checks the host that is asked for against the allowed hosts, then `Origin` against localhost, the allowed origins and the
+/// host itself where that is an allowed one.
+pub fn check(uri: &Uri, headers: &HeaderMap, settings: &Settings) -> Result<(), Refusal> {
+    let host = asked_for(uri, headers);
     let host = host.as_ref().map(Authority::host);
     if !settings.allowed_hosts.is_empty() && !host.is_some_and(|host| contains(&settings.allowed_hosts, host))
     {
@@ -27,6 +24,16 @@ pub fn check(headers: &HeaderMap, settings: &Settings) -> Result<(), Refusal> {
             Ok(())
         }
         _ => Err(Refusal::ForbiddenOrigin),
+    }
+}
+
+/// The host of an absolute request target, else of the only `Host`: the target is what counts where both are there.
+fn asked_for(uri: &Uri, headers: &HeaderMap) -> Option<Authority> {
+    let mut hosts = headers.get_all(header::HOST).iter();
+    match (uri.authority(), hosts.next(), hosts.next()) {
+        (Some(target), ..) => Some(target.clone()),
+        (None, Some(host), None) => host.to_str().ok()?.parse().ok(),
+        (None, ..) => None,
     }
 }
 
@@ -62,6 +69,10 @@ mod tests {
         headers
     }
 
+    fn path() -> Uri {
+        Uri::from_static("/demo/s/github/mcp")
+    }
+
     fn settings(origins: &[&str], hosts: &[&str]) -> Settings {
         let own = |list: &[&str]| list.iter().map(ToString::to_string).collect();
         Settings { allowed_origins: own(origins), allowed_hosts: own(hosts), ..Settings::default() }
@@ -87,7 +98,7 @@ mod tests {
         ];
         for (origins, passes) in table {
             assert_eq!(
-                check(&head("mcp.corp.example:443", origins), &allowed).is_ok(),
+                check(&path(), &head("mcp.corp.example:443", origins), &allowed).is_ok(),
                 passes,
                 "{origins:?}"
             );
@@ -98,19 +109,31 @@ mod tests {
     fn a_host_that_nobody_allowed_is_no_reason_to_trust_the_same_origin() {
         let none = settings(&[], &[]);
         let rebound = head("evil.example.com", &["http://evil.example.com"]);
-        assert_eq!(check(&rebound, &none), Err(Refusal::ForbiddenOrigin));
+        assert_eq!(check(&path(), &rebound, &none), Err(Refusal::ForbiddenOrigin));
         for local in ["localhost", "127.0.0.1", "[::1]"] {
             let own = head(&format!("{local}:8080"), &[&format!("http://{local}:8080")]);
-            assert_eq!(check(&own, &none), Ok(()), "{local}");
+            assert_eq!(check(&path(), &own, &none), Ok(()), "{local}");
         }
     }
 
     #[test]
     fn any_host_may_be_asked_for_unless_hosts_are_given() {
-        assert!(check(&head("whatever:1", &[]), &settings(&[], &[])).is_ok());
+        assert!(check(&path(), &head("whatever:1", &[]), &settings(&[], &[])).is_ok());
         let given = settings(&[], &["mcp.corp.example"]);
-        assert!(check(&head("MCP.corp.example:443", &[]), &given).is_ok());
-        assert_eq!(check(&head("10.0.0.7:8080", &[]), &given), Err(Refusal::ForbiddenHost));
-        assert_eq!(check(&HeaderMap::new(), &given), Err(Refusal::ForbiddenHost));
+        assert!(check(&path(), &head("MCP.corp.example:443", &[]), &given).is_ok());
+        assert_eq!(check(&path(), &head("10.0.0.7:8080", &[]), &given), Err(Refusal::ForbiddenHost));
+        assert_eq!(check(&path(), &HeaderMap::new(), &given), Err(Refusal::ForbiddenHost));
+    }
+
+    #[test]
+    fn the_target_of_a_request_counts_before_its_host_and_two_hosts_are_none() {
+        let given = settings(&[], &["mcp.corp.example"]);
+        let target = |host: &str| format!("http://{host}:8080/demo/s/github/mcp").parse().unwrap();
+        assert!(check(&target("mcp.corp.example"), &head("evil.example", &[]), &given).is_ok());
+        let refused = check(&target("evil.example"), &head("mcp.corp.example", &[]), &given);
+        assert_eq!(refused, Err(Refusal::ForbiddenHost));
+        let mut two = head("mcp.corp.example", &[]);
+        two.append(header::HOST, "mcp.corp.example".parse().unwrap());
+        assert_eq!(check(&path(), &two, &given), Err(Refusal::ForbiddenHost));
     }
 }

@@ -3,6 +3,7 @@
 use crate::authenticate::User;
 use crate::entry::Entry;
 use crate::gateway::Gateway;
+use crate::metrics::Kind;
 use crate::path::SessionPath;
 use crate::respond::Refusal;
 use crate::route::{self, Decision, Destination};
@@ -16,6 +17,8 @@ pub struct Ask<'a> {
     pub path: &'a SessionPath<'a>,
     /// Key of the session in the index.
     pub key: String,
+    /// Whether it is a message, or a stream that listens.
+    pub kind: Kind,
     /// Who calls.
     pub user: &'a User,
     /// Whether the user may use sessions of others.
@@ -35,7 +38,8 @@ impl Ask<'_> {
 /// only after a pause, since the sidecar there may get the session back.
 ///
 /// # Errors
-/// [`Refusal::SessionNotFound`], or [`Refusal::NotPlaced`] and [`Refusal::Starting`] when the wait is over.
+/// [`Refusal::SessionNotFound`], [`Refusal::Blocked`], or [`Refusal::NotPlaced`] and [`Refusal::Starting`] when the wait is
+/// over; [`Refusal::Ending`] when the process is.
 pub async fn place(
     gateway: &Gateway,
     ask: &Ask<'_>,
@@ -46,7 +50,7 @@ pub async fn place(
     {
         return Ok(destination);
     }
-    let began = Instant::now();
+    let (began, _waiting) = (Instant::now(), gateway.metrics.waiting());
     let placed = wait(gateway, ask, refused).await;
     gateway.metrics.waited(began.elapsed());
     placed
@@ -61,22 +65,27 @@ async fn wait(
     let end = ask.since + settings.placement_wait;
     let again = end.min(Instant::now() + settings.retry_pause);
     let mut session = gateway.index.follow(&ask.key);
+    let ending = gateway.ending.of(ask.kind);
     loop {
         let decision = ask.decide(session.current().as_deref());
         let synced = gateway.index.is_synced();
         let until = match &decision {
             Decision::Forward(destination) if refused != Some(destination) => return Ok(destination.clone()),
             Decision::Forward(_) => again,
+            // The watch may be a moment behind whoever made the session, or repaired it.
             Decision::NotFound if synced => ask.since + settings.settle,
+            Decision::Blocked(_) => ask.since + settings.settle,
             Decision::NotFound | Decision::Wait(_) => end,
         };
-        if timeout_at(until.into(), session.changed()).await.is_ok() {
-            continue;
+        tokio::select! {
+            changed = timeout_at(until.into(), session.changed()) => if changed.is_ok() { continue },
+            () = ending.cancelled() => return Err(Refusal::Ending),
         }
         return match decision {
             Decision::Forward(destination) if until < end => Ok(destination),
             Decision::Forward(_) => Err(Refusal::NotPlaced { reason: Reason::Pending }),
             Decision::Wait(reason) => Err(Refusal::NotPlaced { reason }),
+            Decision::Blocked(reason) => Err(Refusal::Blocked { reason }),
             Decision::NotFound if synced => Err(Refusal::SessionNotFound),
             Decision::NotFound => Err(Refusal::Starting),
         };

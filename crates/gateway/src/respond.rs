@@ -1,20 +1,25 @@
 //! Every answer of the gateway's own, in one place.
 //!
-//! MCP clients get JSON-RPC errors with a null id: which call it was is known by the HTTP exchange. A session that is
-//! unknown, has ended or is somebody else's gets one and the same answer, byte for byte.
+//! MCP clients get JSON-RPC errors. They carry the id of the call once its body has been read, so that a client which
+//! goes by ids fails the call at once; before that the id is null. A session that is unknown, has ended or is somebody
+//! else's gets one and the same answer, byte for byte.
 
 use axum::response::{IntoResponse, Response};
 use berth_api::Reason;
 use berth_mcp::error::{self, ErrorBody};
+use berth_mcp::frame::Frame;
 use http::{HeaderValue, StatusCode, header};
 use serde_json::json;
 
 /// Why a request is not relayed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The path or method is none of ours.
+    /// The path is none of ours.
     #[error("no such endpoint; send POST, GET or DELETE to /{{namespace}}/{{session}}/{{server}}/mcp")]
     Elsewhere,
+    /// The method is none of MCP's.
+    #[error("this method is not served; send POST, GET or DELETE")]
+    Method,
     /// The page that calls may not.
     #[error("this Origin may not call; allow it with --allowed-origin")]
     ForbiddenOrigin,
@@ -34,14 +39,26 @@ pub enum Refusal {
     #[error("Session not found")]
     SessionNotFound,
     /// The session has no slot yet.
-    #[error("the session is not placed yet; try again")]
+    #[error("the session is not placed yet ({reason}); try again")]
     NotPlaced {
+        /// Why, as in the session's status.
+        reason: Reason,
+    },
+    /// The session gets no slot before somebody has repaired something.
+    #[error("the session cannot be placed ({reason}): {}; its status names which. Try again once that is repaired", what_is_wrong(*.reason))]
+    Blocked {
         /// Why, as in the session's status.
         reason: Reason,
     },
     /// The gateway does not know all sessions yet.
     #[error("the gateway is starting; try again")]
     Starting,
+    /// The gateway takes no more work.
+    #[error("the gateway is ending; try again")]
+    Ending,
+    /// As many calls run as may.
+    #[error("the gateway runs as many calls as --max-calls allows; try again")]
+    TooManyCalls,
     /// The bodies that the process holds leave no room for this one.
     #[error("the gateway holds as many request bodies as --body-budget-mib allows; try again")]
     Busy,
@@ -69,9 +86,13 @@ impl Refusal {
             Self::Elsewhere | Self::SessionNotFound => StatusCode::NOT_FOUND,
             Self::ForbiddenOrigin | Self::ForbiddenHost => StatusCode::FORBIDDEN,
             Self::NoToken | Self::BadToken => StatusCode::UNAUTHORIZED,
-            Self::ReviewUnavailable | Self::NotPlaced { .. } | Self::Starting | Self::Busy => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Self::ReviewUnavailable
+            | Self::NotPlaced { .. }
+            | Self::Blocked { .. }
+            | Self::Starting
+            | Self::Ending => StatusCode::SERVICE_UNAVAILABLE,
+            Self::TooManyCalls | Self::Busy => StatusCode::TOO_MANY_REQUESTS,
             Self::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyIncomplete => StatusCode::REQUEST_TIMEOUT,
@@ -85,29 +106,28 @@ impl Refusal {
         match self {
             Self::SessionNotFound => error::SESSION_UNKNOWN,
             Self::Elsewhere
+            | Self::Method
             | Self::ForbiddenOrigin
             | Self::ForbiddenHost
             | Self::NoToken
             | Self::BadToken
             | Self::BodyIncomplete => error::INVALID_REQUEST,
-            Self::ReviewUnavailable | Self::Starting => error::INTERNAL,
-            Self::NotPlaced { .. } => error::UPSTREAM_TROUBLE,
-            Self::Busy => error::LIMIT_REACHED,
+            Self::ReviewUnavailable | Self::Starting | Self::Ending => error::INTERNAL,
+            Self::NotPlaced { .. } | Self::Blocked { .. } => error::UPSTREAM_TROUBLE,
+            Self::TooManyCalls | Self::Busy => error::LIMIT_REACHED,
             Self::HeadTooLarge | Self::BodyTooLarge { .. } => error::TOO_LARGE,
             Self::OutcomeUnknown => error::OUTCOME_UNKNOWN,
         }
     }
 
-    fn body(&self) -> String {
-        let message = self.to_string();
-        if *self == Self::Elsewhere {
-            return json!({"error": message}).to_string();
+    /// The refusal of the call to `server` that `body` holds.
+    pub fn of(self, server: &str, body: &[u8]) -> Refused {
+        // Nothing may tell a session that is not there from another one.
+        if self == Self::SessionNotFound {
+            return self.into();
         }
-        let body = ErrorBody::new(self.code(), message);
-        match self.reason() {
-            Some(reason) => body.reason(reason).render(None),
-            None => body.render(None),
-        }
+        let id = std::str::from_utf8(body).ok().and_then(request_id).map(ToOwned::to_owned);
+        Refused { refusal: self, server: Some(server.to_owned()), id }
     }
 
     /// The reason in `data.reason`. A session that is not there has none: nothing may tell why.
@@ -118,9 +138,11 @@ impl Refusal {
             Self::ForbiddenHost => Some("ForbiddenHost"),
             Self::NoToken | Self::BadToken => Some("Unauthorized"),
             Self::ReviewUnavailable => Some("ReviewUnavailable"),
-            Self::NotPlaced { reason } => Some(reason.as_str()),
+            Self::Method => Some("MethodNotAllowed"),
+            Self::NotPlaced { reason } | Self::Blocked { reason } => Some(reason.as_str()),
             Self::Starting => Some("Starting"),
-            Self::Busy => Some("Busy"),
+            Self::Ending => Some("Ending"),
+            Self::TooManyCalls | Self::Busy => Some("Busy"),
             Self::HeadTooLarge | Self::BodyTooLarge { .. } => Some("TooLarge"),
             Self::BodyIncomplete => Some("BodyIncomplete"),
             Self::OutcomeUnknown => Some("OutcomeUnknown"),
@@ -137,105 +159,76 @@ impl Refusal {
                 header::WWW_AUTHENTICATE,
                 HeaderValue::from_static(r#"Bearer realm="berth", error="invalid_token""#),
             )),
-            Self::NotPlaced { .. } | Self::Starting | Self::Busy => {
+            Self::Method => Some((header::ALLOW, HeaderValue::from_static("GET, POST, DELETE"))),
+            Self::NotPlaced { .. } | Self::Starting | Self::Ending | Self::TooManyCalls | Self::Busy => {
                 Some((header::RETRY_AFTER, HeaderValue::from_static("1")))
             }
-            Self::ReviewUnavailable => Some((header::RETRY_AFTER, HeaderValue::from_static("5"))),
+            Self::ReviewUnavailable | Self::Blocked { .. } => {
+                Some((header::RETRY_AFTER, HeaderValue::from_static("5")))
+            }
             _ => None,
         }
     }
 }
 
-impl IntoResponse for Refusal {
+/// What somebody has to repair, for a reason that time does not mend.
+fn what_is_wrong(reason: Reason) -> &'static str {
+    match reason {
+        Reason::RefNotFound => "an object that it needs does not exist",
+        Reason::RefNotPermitted => "a Secret that it needs lacks the label that permits its use",
+        Reason::InvalidCredential => "a credential that it needs is empty or cannot be sent in a header",
+        _ => "an object that it needs holds a value that cannot be acted on",
+    }
+}
+
+/// Raw id of the request that `text` is.
+fn request_id(text: &str) -> Option<&str> {
+    match Frame::parse(text) {
+        Ok(Frame::Request { id, .. }) => Some(id.raw()),
+        _ => None,
+    }
+}
+
+/// A refusal with what is known of the call.
+#[derive(Debug)]
+pub struct Refused {
+    refusal: Refusal,
+    /// Name of the server.
+    server: Option<String>,
+    /// Raw id of the call.
+    id: Option<String>,
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Self {
+        Self { refusal, server: None, id: None }
+    }
+}
+
+impl Refused {
+    fn body(&self) -> String {
+        let message = self.refusal.to_string();
+        if self.refusal == Refusal::Elsewhere {
+            return json!({"error": message}).to_string();
+        }
+        let mut body = ErrorBody::new(self.refusal.code(), message);
+        if let Some(reason) = self.refusal.reason() {
+            body = body.reason(reason);
+        }
+        if let Some(server) = &self.server {
+            body = body.server(server);
+        }
+        body.render(self.id.as_deref())
+    }
+}
+
+impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         let content_type = (header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let headers: http::HeaderMap = std::iter::once(content_type).chain(self.advice()).collect();
-        (self.status(), headers, self.body()).into_response()
+        let headers: http::HeaderMap = std::iter::once(content_type).chain(self.refusal.advice()).collect();
+        (self.refusal.status(), headers, self.body()).into_response()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::Value;
-
-    fn read(refusal: &Refusal) -> Value {
-        serde_json::from_str(&refusal.body()).unwrap()
-    }
-
-    #[test]
-    fn a_session_that_is_not_there_is_answered_as_mcp_clients_know_it() {
-        assert_eq!(
-            Refusal::SessionNotFound.body(),
-            r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}"#
-        );
-    }
-
-    #[test]
-    fn another_path_is_told_the_form_of_ours() {
-        let body = read(&Refusal::Elsewhere);
-        assert!(body["error"].as_str().unwrap().contains("/{namespace}/{session}/{server}/mcp"), "{body}");
-    }
-
-    #[test]
-    fn a_missing_token_and_a_bad_one_are_challenged_differently() {
-        let challenge = |refusal: Refusal| {
-            let response = refusal.into_response();
-            assert_eq!(response.status(), StatusCode::UNAUTHORIZED);
-            response.headers()[header::WWW_AUTHENTICATE].to_str().unwrap().to_owned()
-        };
-        assert_eq!(challenge(Refusal::NoToken), r#"Bearer realm="berth""#);
-        assert_eq!(challenge(Refusal::BadToken), r#"Bearer realm="berth", error="invalid_token""#);
-    }
-
-    #[test]
-    fn what_may_succeed_later_says_when() {
-        for refusal in [
-            Refusal::NotPlaced { reason: Reason::LimitReached },
-            Refusal::Starting,
-            Refusal::Busy,
-            Refusal::ReviewUnavailable,
-        ] {
-            let response = refusal.clone().into_response();
-            assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
-            assert!(response.headers().contains_key(header::RETRY_AFTER), "{refusal}");
-        }
-    }
-
-    #[test]
-    fn the_reason_of_a_session_without_a_place_is_that_of_its_status() {
-        let body = read(&Refusal::NotPlaced { reason: Reason::LimitReached });
-        assert_eq!(body["error"]["data"]["reason"], "LimitReached");
-    }
-
-    #[test]
-    fn a_limit_stands_in_the_text() {
-        let body = read(&Refusal::BodyTooLarge { limit: 4_194_304 });
-        assert!(body["error"]["message"].as_str().unwrap().contains("4194304"), "{body}");
-        let body = read(&Refusal::HeadTooLarge);
-        assert!(body["error"]["message"].as_str().unwrap().contains("65536"), "{body}");
-    }
-
-    #[test]
-    fn every_refusal_of_a_call_has_the_code_and_reason_that_clients_can_act_on() {
-        let table = [
-            (Refusal::ForbiddenOrigin, -32600, "ForbiddenOrigin"),
-            (Refusal::ForbiddenHost, -32600, "ForbiddenHost"),
-            (Refusal::NoToken, -32600, "Unauthorized"),
-            (Refusal::BadToken, -32600, "Unauthorized"),
-            (Refusal::ReviewUnavailable, -32603, "ReviewUnavailable"),
-            (Refusal::NotPlaced { reason: Reason::Unschedulable }, -32050, "Unschedulable"),
-            (Refusal::Starting, -32603, "Starting"),
-            (Refusal::Busy, -32055, "Busy"),
-            (Refusal::HeadTooLarge, -32054, "TooLarge"),
-            (Refusal::BodyTooLarge { limit: 1 }, -32054, "TooLarge"),
-            (Refusal::BodyIncomplete, -32600, "BodyIncomplete"),
-            (Refusal::OutcomeUnknown, -32051, "OutcomeUnknown"),
-        ];
-        for (refusal, code, reason) in table {
-            let body = read(&refusal);
-            assert_eq!(body["error"]["code"], code, "{refusal:?}");
-            assert_eq!(body["error"]["data"]["reason"], reason, "{refusal:?}");
-        }
-    }
-}
+mod tests;

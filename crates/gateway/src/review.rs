@@ -1,25 +1,40 @@
 //! What the API server said about a token or an access, kept for a while.
 //!
-//! Reviews of one key at the same time are one review. An answer is used while it is fresh; a positive one outlives the
-//! API server's absence for a bounded time more, a negative one never does.
+//! | answer | used without asking | used while the API server is away |
+//! |---|---|---|
+//! | token accepted | 60 s, but not beyond its `exp` | 5 min, but not beyond its `exp` |
+//! | token refused | 5 s | never |
+//! | access allowed | 30 s | 5 min |
+//! | access refused | 30 s | never |
+//!
+//! All times count from the moment at which the API server was asked. So a token that is revoked is refused after 60 s at the
+//! latest while the API server answers. It is away when it gives no answer within 5 s, or an error, whatever its status: a
+//! clean answer that refuses is always taken.
+//!
+//! Reviews of one key at the same time are one review, which goes on when its callers leave. A positive answer is asked
+//! for again a little before it is no longer fresh, beside the calls that use it. Later than that a call waits for the
+//! new answer; when the last reviews had none, it waits for half a second only and then uses what is held.
+
+mod flight;
+mod known;
 
 use crate::metrics::{CacheUse, Metrics, ReviewKind, ReviewResult};
+use flight::{Flight, Flights};
+use known::{Known, Stand};
 use moka::Expiry;
 use moka::future::Cache;
 use std::future::Future;
 use std::hash::Hash;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
-/// Most answers kept of each kind.
+/// Most answers kept of each kind, positive and negative apart.
 const ENTRIES: u64 = 10_000;
-/// Most reviews in flight of each kind; more wait, within the time that a review may take.
+/// Most reviews in flight of each kind, of keys with a positive answer and of others apart: who is known does not wait behind
+/// who is not. More wait, within the time that a review may take.
 const IN_FLIGHT: usize = 64;
-/// How long a review may take, its wait for a place included.
-const TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a held answer is used before the API server is asked again.
-const RETRY: Duration = Duration::from_secs(5);
 
 /// Why a review gave no answer. Says nothing about the caller.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -30,254 +45,254 @@ pub enum ReviewError {
     /// No answer came in time.
     #[error("the API server did not answer a review within {0:?}")]
     TimedOut(Duration),
+    /// Too much is asked at once.
+    #[error("more reviews wait than are taken at once")]
+    Crowded,
 }
 
 /// An answer and how long it may be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer<V> {
-    /// What was answered.
-    pub value: V,
+pub struct Answer<P> {
+    /// What was answered; nothing is a refusal.
+    pub value: Option<P>,
     /// How long it is used without asking again.
     pub fresh: Duration,
-    /// How long, from now, it is used when the API server cannot be asked. Zero for a negative answer.
+    /// How long it is used when the API server cannot be asked; counts for a positive answer only.
     pub held: Duration,
 }
 
-/// Whether an answer lets the caller in.
-pub trait Verdict {
-    /// True when it does.
-    fn is_positive(&self) -> bool;
+/// What a review came to; callers share it.
+pub type Outcome<P> = Result<Option<P>, Arc<ReviewError>>;
+
+/// How reviews are bounded in time.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    /// A review, its wait for a place included.
+    timeout: Duration,
+    /// How long before an answer is no longer fresh it is asked for again, beside the calls that use it.
+    ahead: Duration,
+    /// Between two reviews of one key that are made beside calls.
+    apart: Duration,
+    /// A call that has a held answer, once reviews fail.
+    patience: Duration,
 }
 
-impl Verdict for bool {
-    fn is_positive(&self) -> bool {
-        *self
-    }
-}
-
-impl<T> Verdict for Option<T> {
-    fn is_positive(&self) -> bool {
-        self.is_some()
-    }
-}
+const BOUNDS: Bounds = Bounds {
+    timeout: Duration::from_secs(5),
+    // An answer that is asked for ahead is there when it is needed, or known to be missing.
+    ahead: Duration::from_secs(5),
+    apart: Duration::from_secs(5),
+    patience: Duration::from_millis(500),
+};
 
 /// Answers of one kind of review.
-pub struct ReviewCache<K, V> {
-    fresh: Cache<K, Answer<V>>,
-    held: Cache<K, (V, Instant)>,
+pub struct ReviewCache<K, P> {
+    shared: Arc<Shared<K, P>>,
+}
+
+struct Shared<K, P> {
+    positive: Cache<K, Known<P>>,
+    negative: Cache<K, Duration>,
+    flights: Flights<K, P>,
+    places_known: Semaphore,
     places: Semaphore,
-    timeout: Duration,
+    /// The last review of any key had no answer.
+    failing: AtomicBool,
+    bounds: Bounds,
     kind: ReviewKind,
     metrics: Metrics,
 }
 
-impl<K, V> ReviewCache<K, V>
+impl<K, P> ReviewCache<K, P>
 where
     K: Hash + Eq + Clone + Send + Sync + 'static,
-    V: Verdict + Clone + Send + Sync + 'static,
+    P: Clone + Send + Sync + 'static,
 {
     /// An empty cache for reviews of `kind`.
     pub fn new(kind: ReviewKind, metrics: Metrics) -> Self {
-        Self {
-            fresh: Cache::builder().max_capacity(ENTRIES).expire_after(FreshFor).build(),
-            held: Cache::builder().max_capacity(ENTRIES).expire_after(HeldUntil).build(),
-            places: Semaphore::new(IN_FLIGHT),
-            timeout: TIMEOUT,
-            kind,
-            metrics,
-        }
+        Self::with(kind, metrics, BOUNDS, ENTRIES)
     }
 
-    /// The fresh answer for `key`, else that of `review`, which runs once however many ask at the same time.
+    fn with(kind: ReviewKind, metrics: Metrics, bounds: Bounds, entries: u64) -> Self {
+        let shared = Shared {
+            positive: Cache::builder().max_capacity(entries).expire_after(WhileHeld).build(),
+            negative: Cache::builder().max_capacity(entries).expire_after(WhileFresh).build(),
+            flights: Flights::default(),
+            places_known: Semaphore::new(IN_FLIGHT),
+            places: Semaphore::new(IN_FLIGHT),
+            failing: AtomicBool::new(false),
+            bounds,
+            kind,
+            metrics,
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// The answer for `key`: one that may be used, else that of `review`, which is made only if it is needed.
     ///
     /// # Errors
     /// [`ReviewError`] when the API server gave no answer and no positive one is held.
-    pub async fn get<F>(&self, key: K, review: F) -> Result<V, Arc<ReviewError>>
+    pub async fn get<F, R>(&self, key: K, review: F) -> Outcome<P>
     where
-        F: Future<Output = Result<Answer<V>, ReviewError>>,
+        F: FnOnce() -> R,
+        R: Future<Output = Result<Answer<P>, ReviewError>> + Send + 'static,
     {
-        if let Some(answer) = self.fresh.get(&key).await {
-            self.count(Some(&answer.value), CacheUse::Hit);
-            return Ok(answer.value);
+        let shared = &self.shared;
+        let Some(known) = shared.positive.get(&key).await else {
+            if shared.negative.contains_key(&key) {
+                shared.count(ReviewResult::Denied, CacheUse::Hit);
+                return Ok(None);
+            }
+            return shared.fly(&key, false, review)?.outcome.await;
+        };
+        match known.stand(Instant::now(), shared.bounds.ahead) {
+            Stand::Fresh => {}
+            Stand::Ageing => drop(shared.fly(&key, true, review)?),
+            Stand::Stale => return shared.renew(&key, known, review).await,
+            Stand::Failing => return Ok(Some(shared.held(known))),
+            Stand::Over => return shared.fly(&key, false, review)?.outcome.await,
         }
-        let answer = self.fresh.try_get_with(key.clone(), self.ask(key, review)).await?;
-        Ok(answer.value)
+        shared.count(ReviewResult::Allowed, CacheUse::Hit);
+        Ok(Some(known.value))
+    }
+}
+
+impl<K, P> Shared<K, P>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    P: Clone + Send + Sync + 'static,
+{
+    /// The new answer for a key whose positive one is stale, or that one when no new one is to be had.
+    async fn renew<F, R>(self: &Arc<Self>, key: &K, known: Known<P>, review: F) -> Outcome<P>
+    where
+        F: FnOnce() -> R,
+        R: Future<Output = Result<Answer<P>, ReviewError>> + Send + 'static,
+    {
+        let Flight { began, outcome } = self.fly(key, true, review)?;
+        let renewed = if self.failing.load(Ordering::Relaxed) {
+            let patience = self.bounds.patience.saturating_sub(began.elapsed());
+            tokio::time::timeout(patience, outcome).await.ok()
+        } else {
+            Some(outcome.await)
+        };
+        match renewed {
+            Some(Ok(answer)) => Ok(answer),
+            Some(Err(error)) if known.held <= Instant::now() => Err(error),
+            Some(Err(_)) | None => Ok(Some(self.held(known))),
+        }
     }
 
-    async fn ask<F>(&self, key: K, review: F) -> Result<Answer<V>, ReviewError>
+    fn held(&self, known: Known<P>) -> P {
+        self.count(ReviewResult::Allowed, CacheUse::Held);
+        known.value
+    }
+
+    /// The review of `key` that is in flight, begun now if there is none.
+    fn fly<F, R>(self: &Arc<Self>, key: &K, is_known: bool, review: F) -> Result<Flight<P>, Arc<ReviewError>>
     where
-        F: Future<Output = Result<Answer<V>, ReviewError>>,
+        F: FnOnce() -> R,
+        R: Future<Output = Result<Answer<P>, ReviewError>> + Send + 'static,
     {
-        match self.bounded(review).await {
-            Ok(answer) => {
-                self.count(Some(&answer.value), CacheUse::Miss);
-                self.hold(key, &answer).await;
-                Ok(answer)
+        let begin = || {
+            let (shared, key, review) = (self.clone(), key.clone(), review());
+            async move { shared.ask(key, is_known, review).await }
+        };
+        self.flights.join(key.clone(), is_known, begin).ok_or_else(|| Arc::new(ReviewError::Crowded))
+    }
+
+    async fn ask<R>(&self, key: K, is_known: bool, review: R) -> Outcome<P>
+    where
+        R: Future<Output = Result<Answer<P>, ReviewError>>,
+    {
+        let places = if is_known { &self.places_known } else { &self.places };
+        let asked = async {
+            let _place = places.acquire().await;
+            (Instant::now(), review.await)
+        };
+        let timeout = self.bounds.timeout;
+        let answered = match tokio::time::timeout(timeout, asked).await {
+            Ok((asked, answer)) => answer.map(|answer| (asked, answer)),
+            Err(_) => Err(ReviewError::TimedOut(timeout)),
+        };
+        self.failing.store(answered.is_err(), Ordering::Relaxed);
+        match answered {
+            Ok((asked, answer)) => {
+                self.keep(key, asked, &answer).await;
+                Ok(answer.value)
             }
             Err(error) => {
                 tracing::warn!(kind = self.kind.as_str(), %error, "review without an answer");
-                let Some((value, until)) = self.held.get(&key).await else {
-                    self.count(None, CacheUse::Miss);
-                    return Err(error);
-                };
-                self.count(Some(&value), CacheUse::Held);
-                let left = until.saturating_duration_since(Instant::now());
-                Ok(Answer { value, fresh: left.min(RETRY), held: left })
+                self.count(ReviewResult::Unavailable, CacheUse::Miss);
+                self.note_failure(key).await;
+                Err(Arc::new(error))
             }
         }
     }
 
-    async fn bounded<F>(&self, review: F) -> Result<Answer<V>, ReviewError>
-    where
-        F: Future<Output = Result<Answer<V>, ReviewError>>,
-    {
-        let placed = async {
-            let _place = self.places.acquire().await;
-            review.await
+    /// Keeps an answer to what was asked at `asked`.
+    async fn keep(&self, key: K, asked: Instant, answer: &Answer<P>) {
+        let Some(value) = answer.value.clone() else {
+            self.count(ReviewResult::Denied, CacheUse::Miss);
+            self.positive.invalidate(&key).await;
+            return self.negative.insert(key, answer.fresh).await;
         };
-        tokio::time::timeout(self.timeout, placed).await.unwrap_or(Err(ReviewError::TimedOut(self.timeout)))
+        self.count(ReviewResult::Allowed, CacheUse::Miss);
+        self.negative.invalidate(&key).await;
+        let (fresh, held) = (asked + answer.fresh, asked + answer.held.max(answer.fresh));
+        let next = asked + self.bounds.apart;
+        self.positive.insert(key, Known { value, fresh, held, next, failed: false }).await;
     }
 
-    async fn hold(&self, key: K, answer: &Answer<V>) {
-        if answer.value.is_positive() && !answer.held.is_zero() {
-            self.held.insert(key, (answer.value.clone(), Instant::now() + answer.held)).await;
-        } else {
-            self.held.invalidate(&key).await;
+    /// Notes that a review of `key` had no answer.
+    async fn note_failure(&self, key: K) {
+        if let Some(known) = self.positive.get(&key).await {
+            let next = Instant::now() + self.bounds.apart;
+            self.positive.insert(key, Known { next, failed: true, ..known }).await;
         }
     }
 
-    fn count(&self, value: Option<&V>, cache: CacheUse) {
-        let result = match value.map(Verdict::is_positive) {
-            Some(true) => ReviewResult::Allowed,
-            Some(false) => ReviewResult::Denied,
-            None => ReviewResult::Unavailable,
-        };
+    fn count(&self, result: ReviewResult, cache: CacheUse) {
         self.metrics.reviewed(self.kind, result, cache);
     }
 }
 
-/// Drops an answer when it is no longer fresh.
-struct FreshFor;
+/// Drops a positive answer when it is no longer held.
+struct WhileHeld;
 
-impl<K, V> Expiry<K, Answer<V>> for FreshFor {
-    fn expire_after_create(&self, _: &K, answer: &Answer<V>, _: Instant) -> Option<Duration> {
-        Some(answer.fresh)
+impl<K, P> Expiry<K, Known<P>> for WhileHeld {
+    fn expire_after_create(&self, _: &K, known: &Known<P>, now: Instant) -> Option<Duration> {
+        Some(known.held.saturating_duration_since(now))
     }
 
     fn expire_after_update(
         &self,
         _: &K,
-        answer: &Answer<V>,
-        _: Instant,
-        _: Option<Duration>,
-    ) -> Option<Duration> {
-        Some(answer.fresh)
-    }
-}
-
-/// Drops a held answer at its end.
-struct HeldUntil;
-
-impl<K, V> Expiry<K, (V, Instant)> for HeldUntil {
-    fn expire_after_create(&self, _: &K, held: &(V, Instant), now: Instant) -> Option<Duration> {
-        Some(held.1.saturating_duration_since(now))
-    }
-
-    fn expire_after_update(
-        &self,
-        _: &K,
-        held: &(V, Instant),
+        known: &Known<P>,
         now: Instant,
         _: Option<Duration>,
     ) -> Option<Duration> {
-        Some(held.1.saturating_duration_since(now))
+        Some(known.held.saturating_duration_since(now))
+    }
+}
+
+/// Drops a refusal when it is no longer fresh.
+struct WhileFresh;
+
+impl<K> Expiry<K, Duration> for WhileFresh {
+    fn expire_after_create(&self, _: &K, fresh: &Duration, _: Instant) -> Option<Duration> {
+        Some(*fresh)
+    }
+
+    fn expire_after_update(
+        &self,
+        _: &K,
+        fresh: &Duration,
+        _: Instant,
+        _: Option<Duration>,
+    ) -> Option<Duration> {
+        Some(*fresh)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use tokio::sync::Notify;
-
-    const LONG: Duration = Duration::from_mins(1);
-
-    fn cache() -> ReviewCache<u8, bool> {
-        ReviewCache::new(ReviewKind::Access, Metrics::default())
-    }
-
-    #[allow(clippy::unnecessary_wraps)] // It stands for a review, which may fail.
-    fn answer(value: bool, fresh: Duration, held: Duration) -> Result<Answer<bool>, ReviewError> {
-        Ok(Answer { value, fresh, held })
-    }
-
-    fn away() -> Result<Answer<bool>, ReviewError> {
-        Err(ReviewError::Api("away".into()))
-    }
-
-    #[tokio::test]
-    async fn a_fresh_answer_is_not_asked_for_again() {
-        let cache = cache();
-        assert!(cache.get(1, async { answer(true, LONG, LONG) }).await.unwrap());
-        assert!(cache.get(1, async { panic!("asked again") }).await.unwrap());
-        assert!(!cache.get(2, async { answer(false, LONG, Duration::ZERO) }).await.unwrap());
-    }
-
-    #[tokio::test]
-    async fn callers_of_one_key_share_one_review() {
-        let (cache, asked, go) = (Arc::new(cache()), Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
-        let callers: Vec<_> = (0..20)
-            .map(|_| {
-                let (cache, asked, go) = (cache.clone(), asked.clone(), go.clone());
-                tokio::spawn(async move {
-                    cache
-                        .get(1, async {
-                            asked.fetch_add(1, Ordering::SeqCst);
-                            go.notified().await;
-                            answer(true, LONG, LONG)
-                        })
-                        .await
-                })
-            })
-            .collect();
-        while asked.load(Ordering::SeqCst) == 0 {
-            tokio::task::yield_now().await;
-        }
-        go.notify_one();
-        for caller in callers {
-            assert!(caller.await.unwrap().unwrap());
-        }
-        assert_eq!(asked.load(Ordering::SeqCst), 1);
-    }
-
-    #[tokio::test]
-    async fn a_positive_answer_outlives_the_api_server_and_a_negative_one_does_not() {
-        let cache = cache();
-        assert!(cache.get(1, async { answer(true, Duration::ZERO, LONG) }).await.unwrap());
-        assert!(cache.get(1, async { away() }).await.unwrap(), "held");
-        assert!(!cache.get(2, async { answer(false, Duration::ZERO, LONG) }).await.unwrap());
-        assert!(cache.get(2, async { away() }).await.is_err(), "never held");
-    }
-
-    #[tokio::test]
-    async fn a_negative_answer_ends_a_held_positive_one() {
-        let cache = cache();
-        assert!(cache.get(1, async { answer(true, Duration::ZERO, LONG) }).await.unwrap());
-        assert!(!cache.get(1, async { answer(false, Duration::ZERO, Duration::ZERO) }).await.unwrap());
-        assert!(cache.get(1, async { away() }).await.is_err());
-    }
-
-    #[tokio::test]
-    async fn what_cannot_be_known_is_an_error_and_is_not_kept() {
-        let cache = cache();
-        assert!(cache.get(1, async { away() }).await.is_err());
-        assert!(cache.get(1, async { answer(true, LONG, LONG) }).await.unwrap());
-    }
-
-    #[tokio::test]
-    async fn a_review_that_hangs_is_given_up() {
-        let cache = ReviewCache { timeout: Duration::from_millis(20), ..cache() };
-        let refused = cache.get(1, std::future::pending()).await.unwrap_err();
-        assert!(matches!(*refused, ReviewError::TimedOut(_)), "{refused}");
-    }
-}
+mod tests;

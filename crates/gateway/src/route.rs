@@ -11,6 +11,8 @@ pub enum Decision {
     Forward(Destination),
     /// Its session has no slot for it yet, for this reason.
     Wait(Reason),
+    /// The same, and there will be none before somebody has repaired what the reason tells of.
+    Blocked(Reason),
     /// For this caller there is no such session: unknown, ended, somebody else's, or without that server.
     NotFound,
 }
@@ -33,11 +35,20 @@ pub fn decide(entry: Option<&Entry>, server: &str, user: &User, may_connect: boo
     };
     match entry.servers.iter().find(|known| &*known.name == server).map(|known| &known.binding) {
         None => Decision::NotFound,
+        Some(Binding::Pending(reason)) if needs_repair(*reason) => Decision::Blocked(*reason),
         Some(Binding::Pending(reason)) => Decision::Wait(*reason),
         Some(Binding::Placed(placement)) => {
             Decision::Forward(Destination { session_uid: entry.uid.clone(), placement: placement.clone() })
         }
     }
+}
+
+/// Whether a slot comes only after somebody has changed an object.
+fn needs_repair(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::InvalidSpec | Reason::RefNotFound | Reason::RefNotPermitted | Reason::InvalidCredential
+    )
 }
 
 /// Callers come from TokenReview, whose issuer is the API server: the empty one. Names are compared byte for byte.
@@ -111,5 +122,18 @@ mod tests {
             Decision::Wait(Reason::LimitReached)
         );
         assert_eq!(decide(Some(&pending), "github", &user("bob"), false), Decision::NotFound);
+    }
+
+    #[test]
+    fn what_somebody_must_repair_is_told_apart_from_what_takes_time() {
+        let of = |reason| decide(Some(&entry(Binding::Pending(reason))), "github", &user("alice"), false);
+        for reason in
+            [Reason::InvalidSpec, Reason::RefNotFound, Reason::RefNotPermitted, Reason::InvalidCredential]
+        {
+            assert_eq!(of(reason), Decision::Blocked(reason));
+        }
+        for reason in [Reason::Pending, Reason::BindTimeout, Reason::LimitReached, Reason::Unschedulable] {
+            assert_eq!(of(reason), Decision::Wait(reason));
+        }
     }
 }

@@ -1,10 +1,13 @@
 //! The process from its start to its end.
 
 use crate::cli::Args;
-use crate::gateway::{Ending, Gateway, Reviewers};
+use crate::gateway::{Ending, Gateway, Peers, Reviewers};
 use crate::handle;
 use crate::index::Index;
 use crate::kube_review::KubeReviewer;
+use crate::leader::stream::Placements;
+use crate::leader::wake::Waker;
+use crate::leader::{Leader, lease};
 use crate::metrics::Metrics;
 use crate::watch;
 use berth_net::admin::{self, Readiness};
@@ -70,20 +73,23 @@ pub async fn run_with(args: Args, config: Config, shutdown: CancellationToken) -
     let admin = serve_admin(&args, &metrics, readiness.clone()).await?;
     let listener = listen(args.listen).await?;
     let Some(identity) = wait_for_identity(&args.tls_dir, &shutdown).await else { return Ok(()) };
-    let index = Arc::new(Index::default());
-    let ending = Ending::default();
+    let (index, leader, ending) = (Arc::new(Index::default()), Leader::default(), Ending::default());
+    let (client, sidecars) = (client(config)?, PeerClient::new(identity.clone()));
+    let placements = Placements { client: sidecars.clone(), index: index.clone(), metrics: metrics.clone() };
     let gateway = Gateway::new(
         args.settings(),
         index.clone(),
-        reviewers(config.clone(), &args.audience)?,
-        PeerClient::new(identity.clone()),
+        reviewers(client.clone(), &args.audience),
+        Peers { waker: Waker::new(sidecars.clone(), leader.clone()), sidecars },
         metrics,
         ending.clone(),
     );
     let app = handle::router(Arc::new(gateway));
-    let (client, dir, over) = (client(config)?, args.tls_dir.clone(), ending.over.clone());
+    let (dir, over) = (args.tls_dir.clone(), ending.over.clone());
+    let namespace = args.operator_namespace.clone().filter(|namespace| !namespace.is_empty());
     let tasks = Tasks {
-        watching: start(watch::follow(client, index.clone(), over.clone())),
+        watching: start(watch::follow(client.clone(), index.clone(), over.clone())),
+        leading: start(lead(client, namespace, leader, placements, over.clone())),
         following: start(async move { identity.follow_dir(&dir, IDENTITY_PERIOD, over).await }),
         serving: start(serve_and_drain(
             listener,
@@ -114,6 +120,7 @@ fn start(work: impl Future<Output = ()> + Send + 'static) -> Task {
 /// What runs as long as the process.
 struct Tasks {
     watching: Task,
+    leading: Task,
     following: Task,
     serving: Task,
 }
@@ -134,6 +141,7 @@ async fn work(
     let outcome = tokio::select! {
         () = shutdown.cancelled() => Ok(()),
         () = tasks.watching.clone() => Err(Error::Stopped("watch of sessions")),
+        () = tasks.leading.clone() => Err(Error::Stopped("watch of the leader")),
         () = tasks.following.clone() => Err(Error::Stopped("watch of the identity's files")),
         () = tasks.serving.clone() => Err(Error::Stopped("server of calls")),
         () = until_synced => Ok(()),
@@ -150,7 +158,27 @@ async fn end(ending: &Ending, drain: Duration, tasks: &Tasks) {
     if drained.is_err() {
         tracing::warn!(?drain, "calls still running are cut");
     }
-    futures::join!(tasks.serving.clone(), tasks.watching.clone(), tasks.following.clone());
+    futures::join!(
+        tasks.serving.clone(),
+        tasks.watching.clone(),
+        tasks.leading.clone(),
+        tasks.following.clone()
+    );
+}
+
+/// Takes what the leading operator says until cancelled; without a namespace to look for it in, nothing.
+async fn lead(
+    client: Client,
+    namespace: Option<String>,
+    leader: Leader,
+    placements: Placements,
+    cancel: CancellationToken,
+) {
+    let Some(namespace) = namespace else { return cancel.cancelled().await };
+    futures::join!(
+        lease::follow(client, &namespace, &leader, cancel.clone()),
+        placements.follow(&leader, cancel.clone())
+    );
 }
 
 async fn serve_admin(
@@ -193,14 +221,15 @@ async fn wait_for_identity(dir: &Path, shutdown: &CancellationToken) -> Option<I
     }
 }
 
-fn reviewers(mut config: Config, audience: &str) -> Result<Reviewers, Error> {
-    // A review is bounded as a whole, so a retry within it would only hide why it failed.
-    config.default_retry = false;
-    let reviewer = Arc::new(KubeReviewer::new(client(config)?, audience.to_owned()));
-    Ok(Reviewers { tokens: reviewer.clone(), accesses: reviewer })
+fn reviewers(client: Client, audience: &str) -> Reviewers {
+    let reviewer = Arc::new(KubeReviewer::new(client, audience.to_owned()));
+    Reviewers { tokens: reviewer.clone(), accesses: reviewer }
 }
 
-fn client(config: Config) -> Result<Client, Error> {
+/// A client that never tries again by itself: a review is bounded as a whole, so a retry within it would only hide why it
+/// failed, and a watch has pauses of its own, which are shorter.
+fn client(mut config: Config) -> Result<Client, Error> {
+    config.default_retry = false;
     Client::try_from(config).map_err(Error::Client)
 }
 
@@ -216,16 +245,24 @@ mod tests {
     async fn a_task_that_stops_or_panics_makes_the_process_not_ready_and_ends_it_with_an_error() {
         let (index, shutdown) = (Index::default(), CancellationToken::new());
         index.end_list();
-        for name in ["watch of sessions", "watch of the identity's files", "server of calls"] {
+        for name in
+            ["watch of sessions", "watch of the leader", "watch of the identity's files", "server of calls"]
+        {
             for panics in [false, true] {
                 let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
                 let task = start(async move {
                     let _ = stopped.await;
                     assert!(!panics, "as the test wants");
                 });
-                let mut tasks = Tasks { watching: forever(), following: forever(), serving: forever() };
+                let mut tasks = Tasks {
+                    watching: forever(),
+                    leading: forever(),
+                    following: forever(),
+                    serving: forever(),
+                };
                 match name {
                     "watch of sessions" => tasks.watching = task,
+                    "watch of the leader" => tasks.leading = task,
                     "server of calls" => tasks.serving = task,
                     _ => tasks.following = task,
                 }

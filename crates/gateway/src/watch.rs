@@ -1,5 +1,6 @@
 //! Watches every `AgentSession` and keeps the index as the API server tells it.
 
+use crate::backoff::Doubling;
 use crate::entry::Entry;
 use crate::index::Index;
 use berth_api::AgentSession;
@@ -9,10 +10,14 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// Objects a page of a list: bounds what is held unpruned at once.
 const PAGE: u32 = 100;
+/// First and longest pause between attempts to watch. The longest bounds how late sessions come that were made right after
+/// the API server was away.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 
 /// An object as it arrives. One that cannot be read must not stop the list of all others.
 type Received = DeserializeGuard<AgentSession>;
@@ -20,8 +25,8 @@ type Received = DeserializeGuard<AgentSession>;
 /// Keeps `index` until cancelled. Broken watches are resumed with a backoff; the index stays as it was meanwhile.
 pub async fn follow(client: Client, index: Arc<Index>, cancel: CancellationToken) {
     let api = Api::<Received>::all(client);
-    let mut events =
-        std::pin::pin!(watcher(api, watcher::Config::default().page_size(PAGE)).default_backoff());
+    let pauses = Doubling::new(PAUSES.0, PAUSES.1);
+    let mut events = std::pin::pin!(watcher(api, watcher::Config::default().page_size(PAGE)).backoff(pauses));
     loop {
         let event = tokio::select! {
             () = cancel.cancelled() => return,

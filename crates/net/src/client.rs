@@ -1,6 +1,6 @@
-//! Requests to sidecars over mutual TLS, with pooled connections.
+//! Requests to sidecars and to the operator over mutual TLS, with pooled connections.
 
-use crate::connector::SidecarConnector;
+use crate::connector::PeerConnector;
 use crate::error::chain;
 use crate::identity::Identity;
 use axum::body::Body;
@@ -15,24 +15,34 @@ use std::time::Duration;
 /// closes first and no request meets a closing connection.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// One sidecar: where it is and which `McpServer` its certificate must name.
+/// One peer: where it is and what its certificate must name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
     /// Pod address and port.
     pub address: SocketAddr,
-    /// UID of the `McpServer`.
-    pub server_uid: String,
+    /// DNS name in its certificate.
+    name: String,
 }
 
 impl Target {
-    /// The pool's key for this sidecar, in the form of a URI authority: the address in hexadecimal, a dot, the name to check.
+    /// The sidecar at `address` in a pod of the `McpServer` of that UID.
+    pub fn sidecar(address: SocketAddr, server_uid: &str) -> Self {
+        Self { address, name: berth_wire::server_dns_name(server_uid) }
+    }
+
+    /// The operator at `address`.
+    pub fn operator(address: SocketAddr) -> Self {
+        Self { address, name: berth_wire::OPERATOR_DNS_NAME.to_owned() }
+    }
+
+    /// The pool's key for this peer, in the form of a URI authority: the address in hexadecimal, a dot, the name to check.
     /// Two pods of one server never share a connection, and a pod's address reused by another server fails the name check.
     fn authority(&self) -> String {
         let address = match self.address.ip() {
             IpAddr::V4(ip) => format!("{:08x}", u32::from(ip)),
             IpAddr::V6(ip) => format!("{:032x}", u128::from(ip)),
         };
-        format!("{address}.{}:{}", berth_wire::server_dns_name(&self.server_uid), self.address.port())
+        format!("{address}.{}:{}", self.name, self.address.port())
     }
 
     /// The address and the name to check of an authority made by [`Target::authority`].
@@ -52,7 +62,7 @@ impl Target {
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
     /// Nothing was sent: the sidecar could not be reached or failed the check of its name.
-    #[error("cannot reach the sidecar at {address}: {message}")]
+    #[error("cannot reach {address}: {message}")]
     Unreachable {
         /// Where it was looked for.
         address: SocketAddr,
@@ -60,7 +70,7 @@ pub enum PeerError {
         message: String,
     },
     /// The request may have been sent; whether it was acted on is unknown.
-    #[error("the sidecar at {address} gave no answer: {message}")]
+    #[error("{address} gave no answer: {message}")]
     NoAnswer {
         /// Which sidecar.
         address: SocketAddr,
@@ -82,7 +92,7 @@ impl PeerError {
 /// A client to sidecars; clones share its connections.
 #[derive(Clone)]
 pub struct PeerClient {
-    http: Client<SidecarConnector, Body>,
+    http: Client<PeerConnector, Body>,
 }
 
 impl PeerClient {
@@ -94,7 +104,7 @@ impl PeerClient {
             .pool_idle_timeout(IDLE_TIMEOUT)
             // Only a request of which no byte was written is tried on another connection, so none is sent twice.
             .retry_canceled_requests(true)
-            .build(SidecarConnector::new(identity));
+            .build(PeerConnector::new(identity));
         Self { http }
     }
 
@@ -125,7 +135,7 @@ mod tests {
     #[test]
     fn an_authority_reads_back_as_its_target() {
         for address in ["10.1.2.3:8443", "[fd00::17]:8443", "0.0.0.1:1", "[::1]:65535"] {
-            let target = Target { address: address.parse().unwrap(), server_uid: "0b1e-uid".into() };
+            let target = Target::sidecar(address.parse().unwrap(), "0b1e-uid");
             let authority = target.authority();
             assert!(authority.parse::<http::uri::Authority>().is_ok(), "{authority}");
             assert_eq!(

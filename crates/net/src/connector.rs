@@ -1,4 +1,4 @@
-//! Dials one sidecar: TCP to its pod's address, TLS checked against its server's name.
+//! Dials one peer: TCP to its pod's address, TLS checked against the name that it must have.
 
 use crate::client::Target;
 use crate::identity::Identity;
@@ -23,18 +23,18 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A connector whose URIs come from [`Target::authority`].
 #[derive(Clone)]
-pub(crate) struct SidecarConnector {
+pub(crate) struct PeerConnector {
     identity: Identity,
 }
 
-impl SidecarConnector {
+impl PeerConnector {
     pub(crate) fn new(identity: Identity) -> Self {
         Self { identity }
     }
 }
 
-impl tower::Service<Uri> for SidecarConnector {
-    type Response = TokioIo<SidecarStream>;
+impl tower::Service<Uri> for PeerConnector {
+    type Response = TokioIo<PeerStream>;
     type Error = io::Error;
     type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
 
@@ -48,7 +48,7 @@ impl tower::Service<Uri> for SidecarConnector {
             let (address, name) = uri
                 .authority()
                 .and_then(|authority| Target::parse_authority(authority.as_str()))
-                .ok_or_else(|| io::Error::other("the target is not a sidecar's"))?;
+                .ok_or_else(|| io::Error::other("the target is not a peer's"))?;
             tokio::time::timeout(CONNECT_TIMEOUT, dial(address, name, identity)).await.map_err(|_| {
                 io::Error::new(io::ErrorKind::TimedOut, format!("connecting to {address} took too long"))
             })?
@@ -56,11 +56,11 @@ impl tower::Service<Uri> for SidecarConnector {
     }
 }
 
-async fn dial(address: SocketAddr, name: String, identity: Identity) -> io::Result<TokioIo<SidecarStream>> {
+async fn dial(address: SocketAddr, name: String, identity: Identity) -> io::Result<TokioIo<PeerStream>> {
     let stream = open(address).await?;
     let name = ServerName::try_from(name).map_err(io::Error::other)?;
     let stream = TlsConnector::from(identity.client_config()).connect(name, stream).await?;
-    Ok(TokioIo::new(SidecarStream(stream)))
+    Ok(TokioIo::new(PeerStream(stream)))
 }
 
 async fn open(address: SocketAddr) -> io::Result<TcpStream> {
@@ -70,15 +70,15 @@ async fn open(address: SocketAddr) -> io::Result<TcpStream> {
 }
 
 /// A TLS stream that hyper's pool can hold.
-pub(crate) struct SidecarStream(TlsStream<TcpStream>);
+pub(crate) struct PeerStream(TlsStream<TcpStream>);
 
-impl Connection for SidecarStream {
+impl Connection for PeerStream {
     fn connected(&self) -> Connected {
         Connected::new()
     }
 }
 
-impl AsyncRead for SidecarStream {
+impl AsyncRead for PeerStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -88,7 +88,7 @@ impl AsyncRead for SidecarStream {
     }
 }
 
-impl AsyncWrite for SidecarStream {
+impl AsyncWrite for PeerStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.0).poll_write(cx, buf)
     }

@@ -1,14 +1,17 @@
 //! What every Berth binary needs around its own work: mutual TLS between the parts, a bounded accept loop, a client to
-//! sidecars, health and metrics, logging and shutdown. Nothing here knows Kubernetes or MCP.
+//! peers and the lines that they stream, health and metrics, logging and shutdown. Nothing here knows Kubernetes or MCP.
 
 pub mod admin;
 pub mod client;
 mod connector;
 pub mod error;
+pub mod feed;
 pub mod identity;
+pub mod lines;
 pub mod metrics;
 pub mod peer;
 pub mod serve;
 pub mod shutdown;
 mod socket;
 pub mod telemetry;
+pub mod watch;

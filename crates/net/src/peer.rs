@@ -1,6 +1,10 @@
 //! Which part of Berth is at the other end, by the URI in its client certificate.
 
+use axum::extract::Request;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
 use berth_wire::{GATEWAY_URI, OPERATOR_URI};
+use http::StatusCode;
 use rustls::pki_types::CertificateDer;
 
 /// The part that a connection was opened by. The certificate's chain was checked before.
@@ -25,5 +29,14 @@ impl Peer {
             (Some(GATEWAY_URI), None) => Self::Gateway,
             _ => Self::Unknown,
         }
+    }
+}
+
+/// Lets a request on to `next` only if `wanted` opened its connection; anybody else gets 403.
+pub async fn only(wanted: Peer, request: Request, next: Next) -> Response {
+    if request.extensions().get() == Some(&wanted) {
+        next.run(request).await
+    } else {
+        (StatusCode::FORBIDDEN, "this path is not for the peer that your certificate names\n").into_response()
     }
 }

@@ -60,7 +60,7 @@ async fn start(identity: Identity) -> (SocketAddr, DropGuard) {
 
 async fn ask(client: &PeerClient, address: SocketAddr, uid: &str) -> Result<String, PeerError> {
     let request = Request::get("/who").body(Body::empty()).unwrap();
-    let answer = client.request(&Target { address, server_uid: uid.to_owned() }, request).await?;
+    let answer = client.request(&Target::sidecar(address, uid), request).await?;
     Ok(String::from_utf8(answer.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap())
 }
 

@@ -17,6 +17,7 @@
 
 pub mod condition;
 pub mod end;
+pub mod lead;
 pub mod name;
 pub mod pod;
 pub mod server;

@@ -36,6 +36,11 @@ pub fn certificate(server: &str, server_uid: &str) -> String {
     with_suffix(server, &format!("-{}-tls", hash(&[server_uid], HASH_DIGITS)))
 }
 
+/// Name of a server's network policy.
+pub fn network_policy(server: &str, server_uid: &str) -> String {
+    with_suffix(server, &format!("-{}-net", hash(&[server_uid], HASH_DIGITS)))
+}
+
 /// Name of the one Event that tells of a session's end.
 pub fn end_event(session_uid: &str) -> String {
     format!("session-ended-{session_uid}")
@@ -73,7 +78,12 @@ mod tests {
     fn a_name_fits_whatever_the_server_is_called() {
         for length in [1, 30, 49, 50, 62, 63] {
             let server = format!("{}a", "b-".repeat(32)).chars().take(length).collect::<String>();
-            for name in [pool_pod(&server, "uid", "rev", 999), certificate(&server, "uid")] {
+            let names = [
+                pool_pod(&server, "uid", "rev", 999),
+                certificate(&server, "uid"),
+                network_policy(&server, "uid"),
+            ];
+            for name in names {
                 assert!(name.len() <= MAX_LENGTH, "{name}");
                 assert!(!name.contains("--"), "{name}");
             }
@@ -105,5 +115,8 @@ mod tests {
             base,
             revision(&server("{auth: {type: Shared, shared: {secretKeyRef: {name: a, key: b}}}}").spec)
         );
+        let session = revision(&server("{auth: {type: Session, session: {}}}").spec);
+        assert_ne!(session, base);
+        assert_ne!(session, revision(&server("{auth: {type: Session, session: {header: X-Key}}}").spec));
     }
 }

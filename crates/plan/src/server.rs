@@ -2,6 +2,7 @@
 
 pub mod build;
 pub mod credential;
+pub mod network;
 pub mod pool;
 pub mod status;
 pub mod validate;

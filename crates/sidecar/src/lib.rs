@@ -16,6 +16,8 @@ pub mod args;
 mod bounds;
 pub mod budget;
 mod control;
+#[cfg(test)]
+mod fixture;
 pub mod metrics;
 mod registry;
 mod relay;

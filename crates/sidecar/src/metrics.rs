@@ -47,6 +47,8 @@ pub enum ConnectResult {
     UpstreamUnreachable,
     /// The certificate is not trusted.
     TlsUntrusted,
+    /// The credential was withheld meanwhile.
+    Withheld,
 }
 
 impl From<Failure> for ConnectResult {
@@ -58,6 +60,10 @@ impl From<Failure> for ConnectResult {
             Failure::RateLimited => Self::RateLimited,
             Failure::UpstreamUnreachable => Self::UpstreamUnreachable,
             Failure::TLSUntrusted => Self::TlsUntrusted,
+            Failure::InvalidSpec
+            | Failure::RefNotFound
+            | Failure::RefNotPermitted
+            | Failure::InvalidCredential => Self::Withheld,
         }
     }
 }

@@ -51,7 +51,8 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     let mut metrics_registry = Registry::default();
     let metrics = Metrics::register(&mut metrics_registry);
     let budget = Budget::mebibytes(args.buffer_mib);
-    let sidecar = Sidecar::new(args.server(), args.slots, Arc::new(Dialer::system()?), budget, metrics);
+    let dialer = Arc::new(Dialer::system()?);
+    let sidecar = Sidecar::new(args.server(), args.slots, dialer, budget, metrics, stop.clone());
     let readiness = admin::Readiness::default();
 
     let listener = bind(args.listen).await?;
@@ -63,7 +64,7 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     };
     let admin = admin::router(Arc::new(metrics_registry), readiness.clone());
     let admin = serve::serve(admin_listener, None, admin, MAX_ADMIN_CONNECTIONS, stop.clone());
-    let app = sidecar.router(stop.clone());
+    let app = sidecar.router();
     let app = serve::serve(listener, Some(identity), app, MAX_CONNECTIONS, stop.clone());
     let end = async {
         asked_to_end.cancelled().await;

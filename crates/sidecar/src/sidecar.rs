@@ -2,7 +2,7 @@
 
 use crate::budget::Budget;
 use crate::metrics::Metrics;
-use crate::registry::{Feed, Registry};
+use crate::registry::Registry;
 use crate::session::Shared;
 use crate::upstream::Dialer;
 use crate::{control, relay};
@@ -10,6 +10,7 @@ use axum::extract::Request;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Router};
+use berth_net::feed::Feed;
 use berth_net::peer::Peer;
 use berth_wire::ServerKey;
 use http::StatusCode;
@@ -24,18 +25,25 @@ pub struct Sidecar {
 }
 
 impl Sidecar {
-    /// A sidecar for `slots` sessions of `server`, whose message bodies `budget` bounds.
-    pub fn new(server: ServerKey, slots: u32, dialer: Arc<Dialer>, budget: Budget, metrics: Metrics) -> Self {
+    /// A sidecar for `slots` sessions of `server`, whose message bodies `budget` bounds. `stop` ends the watches, which would hold
+    /// up the server's own end.
+    pub fn new(
+        server: ServerKey,
+        slots: u32,
+        dialer: Arc<Dialer>,
+        budget: Budget,
+        metrics: Metrics,
+        stop: CancellationToken,
+    ) -> Self {
         let random = rustls::crypto::ring::default_provider().secure_random;
         let shared =
             Shared { dialer, budget, metrics, feed: Feed::default(), random, tasks: TaskTracker::new() };
-        Self { registry: Registry::new(server, slots, Arc::new(shared)) }
+        Self { registry: Registry::new(server, slots, Arc::new(shared), stop) }
     }
 
-    /// Its routes: control for the operator, data for the gateway, nothing for anybody else. Serve them over mutual TLS
-    /// only. `stop` ends the watches, which would hold up the server's own end.
-    pub fn router(&self, stop: CancellationToken) -> Router {
-        let control = control::router(self.registry.clone(), stop).layer(middleware::from_fn(operator_only));
+    /// Its routes: control for the operator, data for the gateway, nothing for anybody else. Serve them over mutual TLS only.
+    pub fn router(&self) -> Router {
+        let control = control::router(self.registry.clone()).layer(middleware::from_fn(operator_only));
         let data = relay::router(self.registry.clone()).layer(middleware::from_fn(gateway_only));
         control.merge(data)
     }

@@ -6,6 +6,12 @@ pub const OPERATOR_URI: &str = "berth://operator";
 pub const GATEWAY_URI: &str = "berth://gateway";
 /// Port of a sidecar for control and data, mutual TLS only.
 pub const SIDECAR_PORT: u16 = 8443;
+/// Port of the operator for gateways, mutual TLS only.
+pub const OPERATOR_PORT: u16 = 8443;
+/// The DNS name in the operator's serving certificate.
+pub const OPERATOR_DNS_NAME: &str = "operator.berth.internal";
+/// Header of every control request: the transition count of the Lease that its sender holds, as a decimal number.
+pub const TERM_HEADER: &str = "berth-term";
 /// First path segment of the data path: `/mcp/{session uid}`.
 pub const DATA_PREFIX: &str = "mcp";
 

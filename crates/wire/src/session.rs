@@ -1,5 +1,6 @@
 //! What the operator wants of a sidecar: the body of `PUT /v1/sessions/{uid}`.
 
+use crate::Failure;
 use serde::{Deserialize, Serialize};
 
 /// The whole desired state of one session in one sidecar.
@@ -67,8 +68,23 @@ pub struct Subject {
 pub struct Upstream {
     /// Absolute `http` or `https` URL of the MCP endpoint.
     pub url: String,
-    /// Headers for every request, credentials among them. Never logged.
+    /// Headers for every request, credentials among them. Never logged. A PUT replaces them for every request that begins after
+    /// its answer.
     pub headers: Vec<Header>,
+    /// Set while the credential cannot be had: `headers` do not count then, calls are refused with this, and what was opened is
+    /// ended without a credential.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub withheld: Option<Withheld>,
+}
+
+/// Why a session may not use its upstream for now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Withheld {
+    /// What is wrong with the credential.
+    pub reason: Failure,
+    /// Text that names the thing and the remedy, never a value.
+    pub message: String,
 }
 
 /// A header that may hold a credential; its value never shows in `Debug`.
@@ -114,6 +130,35 @@ mod tests {
         assert!(Generation { session: 3, server: 4 }.is_older_than(held));
         assert!(!held.is_older_than(held));
         assert!(!Generation { session: 3, server: 5 }.is_older_than(held));
+    }
+
+    #[test]
+    fn what_is_not_withheld_reads_as_before_there_was_such_a_field() {
+        let upstream: Upstream =
+            serde_json::from_str(r#"{"url": "http://a.test/mcp", "headers": []}"#).unwrap();
+        assert_eq!(upstream.withheld, None);
+        assert_eq!(serde_json::to_string(&upstream).unwrap(), r#"{"url":"http://a.test/mcp","headers":[]}"#);
+        let withheld = Withheld { reason: Failure::RefNotPermitted, message: "label it".into() };
+        let upstream = Upstream { withheld: Some(withheld), ..upstream };
+        let text = serde_json::to_string(&upstream).unwrap();
+        assert!(text.contains(r#""withheld":{"reason":"RefNotPermitted","message":"label it"}"#), "{text}");
+        assert!(serde_json::from_str::<Upstream>(&text).unwrap() == upstream);
+    }
+
+    #[test]
+    fn a_subject_of_any_shape_is_the_same_bytes_on_the_other_side() {
+        let names =
+            ["日本@example.test", "CORP\\u1", "caf\u{e9}", "cafe\u{301}", "\"a\"/b c", &"é".repeat(512)];
+        for (at, name) in names.iter().enumerate() {
+            let subject = Subject { issuer: String::new(), name: (*name).to_owned() };
+            let read: Subject = serde_json::from_str(&serde_json::to_string(&subject).unwrap()).unwrap();
+            assert_eq!(read.name.as_bytes(), name.as_bytes());
+            assert_eq!(
+                names.iter().position(|other| *other == read.name),
+                Some(at),
+                "{name} is another subject"
+            );
+        }
     }
 
     #[test]

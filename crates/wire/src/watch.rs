@@ -71,7 +71,7 @@ pub struct Activity {
     pub connects: u64,
 }
 
-/// Why the upstream could not be reached or refused. Names follow the reasons of the API.
+/// Why the upstream could not be reached or refused, or may not be used. Names follow the reasons of the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Failure {
     /// 401 or 403.
@@ -86,6 +86,14 @@ pub enum Failure {
     UpstreamUnreachable,
     /// The certificate is not trusted.
     TLSUntrusted,
+    /// The session names no credential, and its server takes one.
+    InvalidSpec,
+    /// The credential's Secret or key does not exist.
+    RefNotFound,
+    /// The credential's Secret may not be used.
+    RefNotPermitted,
+    /// The credential is empty or cannot be sent in a header.
+    InvalidCredential,
 }
 
 impl Failure {
@@ -98,23 +106,33 @@ impl Failure {
             Self::RateLimited => "RateLimited",
             Self::UpstreamUnreachable => "UpstreamUnreachable",
             Self::TLSUntrusted => "TLSUntrusted",
+            Self::InvalidSpec => "InvalidSpec",
+            Self::RefNotFound => "RefNotFound",
+            Self::RefNotPermitted => "RefNotPermitted",
+            Self::InvalidCredential => "InvalidCredential",
         }
     }
 }
 
-/// Body of a 409 to a PUT.
+/// Body of a 409 to a control request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Refusal {
-    /// Why the slot or the change was refused.
+    /// Why the request was refused.
     pub reason: RefusalReason,
     /// Text that names the thing and the remedy.
     pub message: String,
+    /// With [`RefusalReason::OldTerm`]: the highest term that the sidecar has seen. Terms of a Lease that was deleted begin
+    /// anew, so the one who really leads has to go past this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub term: Option<u64>,
 }
 
-/// Why a sidecar refuses a PUT.
+/// Why a sidecar refuses a control request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RefusalReason {
+    /// The sender's term is lower than one that this sidecar has seen: another operator leads.
+    OldTerm,
     /// Every slot is held.
     Full,
     /// The PUT is older than the one held.

@@ -49,7 +49,8 @@ pub async fn apply(valid: &ValidServer, plan: &Plan, ctx: &Context) -> Applied {
     let api: Api<Pod> = ctx.api(&valid.namespace);
     // All at once: a plan holds a bounded number of each.
     let deleted = join_all(plan.delete.iter().map(|pod| delete(&api, pod, ctx))).await;
-    let create_none = plan.create.is_empty() || is_terminating(&valid.namespace, ctx).await;
+    let create_none =
+        plan.create.is_empty() || ctx.lead.is_shutting_down() || is_terminating(&valid.namespace, ctx).await;
     let names: &[String] = if create_none { &[] } else { &plan.create };
     let created = join_all(names.iter().map(|name| create(&api, valid, name, ctx))).await;
     let mut refused = None;
@@ -65,10 +66,19 @@ pub async fn apply(valid: &ValidServer, plan: &Plan, ctx: &Context) -> Applied {
     Applied { refused, result }
 }
 
-/// Whether the namespace is being deleted: nothing is made there any more. Where that cannot be learnt, making shows it.
+/// Whether a namespace is being deleted: nothing is made there any more. Where that cannot be learnt, making shows it.
 async fn is_terminating(namespace: &str, ctx: &Context) -> bool {
-    let found = Api::<Namespace>::all(ctx.client.clone()).get_metadata(namespace).await;
-    found.is_ok_and(|found| found.metadata.deletion_timestamp.is_some())
+    match Api::<Namespace>::all(ctx.client.clone()).get_metadata_opt(namespace).await {
+        Ok(found) => found.is_some_and(|found| found.metadata.deletion_timestamp.is_some()),
+        Err(error) => {
+            tracing::debug!(
+                namespace,
+                error = api_error::text(&error),
+                "cannot tell whether the namespace is being deleted"
+            );
+            false
+        }
+    }
 }
 
 /// Makes a pod. A pod of that name was made by an earlier look whose event has not come yet.

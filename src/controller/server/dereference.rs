@@ -4,10 +4,12 @@ use crate::api_error;
 use crate::context::Context;
 use crate::fleet::Reported;
 use crate::slots::Book;
-use berth_api::{AgentSession, McpServer, label};
+use berth_api::{AgentSession, AuthType, McpServer, label};
 use berth_plan::pod::{Life, PoolPod};
+use berth_plan::server::credential::SecretState;
 use berth_plan::server::pool::Claim;
-use berth_plan::server::validate::{SecretState, secret_ref};
+use berth_plan::server::validate::secret_ref;
+use berth_plan::session::validate;
 use berth_plan::time::Moment;
 use berth_wire::SessionState;
 use k8s_openapi::api::core::v1::{Pod, Secret};
@@ -45,19 +47,23 @@ impl Found {
     }
 }
 
-/// The Secret that a server names, as far as it can be seen: only labelled ones are watched, so that of one that is not in
-/// the store the metadata is asked for, to tell a missing Secret from a missing label.
+/// The Secret that a server names.
 pub async fn secret_state(server: &McpServer, ctx: &Context) -> Result<Found, Error> {
     let Some(shared) = secret_ref(server) else { return Ok(Found::Missing) };
-    let (namespace, name) = (server.namespace().unwrap_or_default(), &shared.secret_key_ref.name);
-    if let Some(secret) = ctx.stores.secrets.get(&ObjectRef::new(name).within(&namespace)) {
+    named_secret(&server.namespace().unwrap_or_default(), &shared.secret_key_ref.name, ctx).await
+}
+
+/// A Secret, as far as it can be seen: only labelled ones are watched, so that of one that is not in the store the metadata is
+/// asked for, to tell a missing Secret from a missing label.
+pub async fn named_secret(namespace: &str, name: &str, ctx: &Context) -> Result<Found, Error> {
+    if let Some(secret) = ctx.stores.secrets.get(&ObjectRef::new(name).within(namespace)) {
         return Ok(Found::Present(secret));
     }
-    match ctx.api::<Secret>(&namespace).get_metadata_opt(name).await {
+    match ctx.api::<Secret>(namespace).get_metadata_opt(name).await {
         // One that carries the label by now is about to be in the store, whose event asks for a look.
         Ok(Some(_)) => Ok(Found::Unlabelled),
         Ok(None) => Ok(Found::Missing),
-        Err(source) => Err(Error { secret: name.clone(), source: Box::new(source) }),
+        Err(source) => Err(Error { secret: name.to_owned(), source: Box::new(source) }),
     }
 }
 
@@ -83,7 +89,8 @@ pub fn pool_pods(namespace: &str, server_uid: &str, ctx: &Context, book: &Book) 
     ctx.stores.pods.state_filter(of_server).into_iter().map(read).collect()
 }
 
-/// The sessions that name a server and do not end.
+/// The sessions that name a server, do not end, and have or could take a slot: one without the credential that the server asks
+/// for takes none.
 pub fn claims(namespace: &str, server: &McpServer, ctx: &Context, book: &Book) -> Vec<Claim> {
     let (name, server_uid) = (server.name_any(), server.uid().unwrap_or_default());
     let names = |session: &AgentSession| {
@@ -95,17 +102,103 @@ pub fn claims(namespace: &str, server: &McpServer, ctx: &Context, book: &Book) -
     let claim = |session: Arc<AgentSession>| {
         let uid = session.uid().unwrap_or_default();
         let pod = book.promise_of(&uid, &server_uid).map(|promise| promise.pod.clone());
+        if pod.is_none() && !has_credential(&session, server, ctx) {
+            return None;
+        }
         let over =
             |reported: &Reported| matches!(reported.report.state, SessionState::Ending | SessionState::Ended);
         // Only a session that waits for a slot can be shut out.
         let reports = if pod.is_none() { ctx.fleet.reports_of(&uid) } else { Vec::new() };
-        Claim {
+        Some(Claim {
             pod,
             barred: reports.into_iter().filter(over).map(|reported| reported.pod).collect(),
             session: uid,
             subject: session.spec.subject.clone(),
             created: session.metadata.creation_timestamp.as_ref().map_or(Moment(0), Moment::from_api),
-        }
+        })
     };
-    ctx.stores.sessions.state_filter(names).into_iter().map(claim).collect()
+    ctx.stores.sessions.state_filter(names).into_iter().filter_map(claim).collect()
+}
+
+/// Whether a session has the credential of its own that a server may ask for. A Secret that is not in the store is none,
+/// whatever the reason.
+fn has_credential(session: &AgentSession, server: &McpServer, ctx: &Context) -> bool {
+    if server.spec.auth.type_ != AuthType::Session {
+        return true;
+    }
+    let (namespace, name) = (server.namespace().unwrap_or_default(), server.name_any());
+    let mut named = session.spec.servers.iter().enumerate().filter(|(_, binding)| binding.name == name);
+    named.any(|(index, binding)| {
+        let secret = validate::secret_ref(server, binding)
+            .and_then(|named| ctx.stores.secrets.get(&ObjectRef::new(&named.name).within(&namespace)));
+        let state = secret.as_deref().map_or(SecretState::Missing, SecretState::Present);
+        let judged = validate::binding(session, (index, binding), Some((server, state)));
+        judged.is_ok_and(|judged| judged.headers.is_ok())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{context, deleted_session, failure, server, store_of};
+    use k8s_openapi::ByteString;
+    use serde_json::json;
+
+    fn session(uid: &str, secret: Option<&str>) -> AgentSession {
+        let mut session = deleted_session(&json!({}));
+        session.metadata.deletion_timestamp = None;
+        session.spec.end = None;
+        (session.metadata.uid, session.metadata.name) = (Some(uid.into()), Some(uid.into()));
+        let credential = secret.map(|name| json!({"secretKeyRef": {"name": name, "key": "token"}}));
+        let servers = json!([{"name": "everything", "credential": credential}]);
+        session.spec.servers = serde_json::from_value(servers).unwrap();
+        session
+    }
+
+    fn secret(name: &str, label: &str) -> Secret {
+        serde_json::from_value(json!({
+            "metadata": {"name": name, "namespace": "demo", "labels": {"berth.dev/credential": label}},
+            "data": {"token": ByteString(b"tok".to_vec())},
+        }))
+        .unwrap()
+    }
+
+    #[tokio::test]
+    async fn only_a_session_that_has_the_credential_or_a_slot_claims_one() {
+        let (mut ctx, _) = context(|_| failure(404, "NotFound", "no")).await;
+        ctx.stores.secrets = store_of(vec![secret("own", "session"), secret("of-server", "server")]);
+        ctx.stores.sessions = store_of(vec![
+            session("has-it", Some("own")),
+            session("may-not", Some("of-server")),
+            session("misses-it", Some("missing")),
+            session("names-none", None),
+            session("holds-a-slot", Some("missing")),
+        ]);
+        ctx.slots.with(|book| book.promise("holds-a-slot", "server", "pod"));
+        let claimed = |server: &McpServer| {
+            let claims = ctx.slots.with(|book| claims("demo", server, &ctx, book));
+            let mut sessions: Vec<String> = claims.into_iter().map(|claim| claim.session).collect();
+            sessions.sort();
+            sessions
+        };
+        let own = json!({"auth": {"type": "Session", "session": {}}});
+        assert_eq!(claimed(&server("everything", &own)), ["has-it", "holds-a-slot"]);
+        assert_eq!(claimed(&server("everything", &json!({}))).len(), 5, "who sends none needs none");
+    }
+
+    #[tokio::test]
+    async fn a_secret_that_is_not_watched_is_told_from_one_that_is_not_there() {
+        let (mut ctx, _) = context(|_| failure(404, "NotFound", "no")).await;
+        ctx.stores.secrets = store_of(vec![secret("own", "session")]);
+        let found = async |name: &str| match named_secret("demo", name, &ctx).await {
+            Ok(Found::Present(secret)) => format!("present {}", secret.name_any()),
+            Ok(Found::Unlabelled) => "unlabelled".to_owned(),
+            Ok(Found::Missing) => "missing".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        assert_eq!(found("own").await, "present own");
+        assert_eq!(found("unlabelled").await, "unlabelled");
+        assert_eq!(found("missing").await, "missing");
+        assert_eq!(found("unreadable").await, "failed to read secret \"unreadable\": etcd is away");
+    }
 }

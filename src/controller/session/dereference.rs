@@ -1,41 +1,47 @@
-//! Reads what an `AgentSession` names: its servers, each judged on its own.
+//! Reads what an `AgentSession` names: its servers and their credentials, each binding judged on its own.
 
 use crate::context::Context;
-use crate::controller::server::secret_state;
-use berth_api::AgentSession;
-use berth_plan::server::validate::{ValidServer, validate};
+use crate::controller::server::{Found, named_secret};
+use berth_api::{AgentSession, ServerBinding};
 use berth_plan::session::status::Outcome;
-use berth_plan::session::validate::binding;
+use berth_plan::session::validate::{Binding, binding, secret_ref};
 use futures::future::join_all;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 
-/// The server of each binding, or what becomes of the binding without it; in the order of `spec.servers`. What cannot be read
-/// concerns its own binding only.
-pub async fn bindings(session: &AgentSession, ctx: &Context) -> Vec<Result<ValidServer, Outcome>> {
-    join_all(session.spec.servers.iter().map(|server| server_of(session, &server.name, ctx))).await
+/// Each binding with its server, or what becomes of it without; in the order of `spec.servers`. What cannot be read concerns
+/// its own binding only.
+pub async fn bindings(session: &AgentSession, ctx: &Context) -> Vec<Result<Binding, Outcome>> {
+    join_all(session.spec.servers.iter().enumerate().map(|named| judge(session, named, ctx))).await
 }
 
-async fn server_of(session: &AgentSession, name: &str, ctx: &Context) -> Result<ValidServer, Outcome> {
+async fn judge(
+    session: &AgentSession,
+    named: (usize, &ServerBinding),
+    ctx: &Context,
+) -> Result<Binding, Outcome> {
     let namespace = session.namespace().unwrap_or_default();
-    let found = ctx.stores.servers.get(&ObjectRef::new(name).within(&namespace));
-    let found = match found.filter(|found| found.metadata.deletion_timestamp.is_none()) {
-        Some(found) => {
-            let secret = secret_state(&found, ctx)
-                .await
-                .map_err(|error| Outcome::Unconfirmed { error: error.to_string() })?;
-            Some(validate(&found, secret.state()))
-        }
-        None => None,
+    let server = ctx.stores.servers.get(&ObjectRef::new(&named.1.name).within(&namespace));
+    let server = server.filter(|server| server.metadata.deletion_timestamp.is_none());
+    let secret = match server.as_deref().and_then(|server| secret_ref(server, named.1)) {
+        Some(secret) => named_secret(&namespace, &secret.name, ctx)
+            .await
+            .map_err(|error| Outcome::Unconfirmed { error: error.to_string() })?,
+        None => Found::Missing,
     };
-    binding(session, name, found).map_err(Outcome::Refused)
+    let found = server.as_deref().map(|server| (server, secret.state()));
+    binding(session, named, found).map_err(Outcome::Refused)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::fixture::{context, deleted_session, failure, server, store_of};
-    use serde_json::json;
+    use berth_api::{AuthType, SessionAuth};
+    use berth_plan::session::validate::Refusal;
+    use k8s_openapi::ByteString;
+    use k8s_openapi::api::core::v1::Secret;
+    use serde_json::{Value, json};
 
     #[tokio::test]
     async fn a_secret_that_cannot_be_read_concerns_its_own_binding_only() {
@@ -49,6 +55,45 @@ mod tests {
         let judged = bindings(&session, &ctx).await;
         let Err(Outcome::Unconfirmed { error }) = &judged[0] else { panic!("not the binding's outcome") };
         assert_eq!(error, "failed to read secret \"unreadable\": etcd is away");
-        assert_eq!(judged[1].as_ref().unwrap().key.name, "everything");
+        assert_eq!(judged[1].as_ref().unwrap().server.key.name, "everything");
+    }
+
+    fn credential(namespace: &str, label: &str) -> Secret {
+        serde_json::from_value(json!({
+            "metadata": {"name": "own", "namespace": namespace, "labels": {"berth.dev/credential": label}},
+            "data": {"token": ByteString(b"of-session\n".to_vec())},
+        }))
+        .unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_sessions_own_secret_is_looked_for_in_its_namespace_and_under_its_label() {
+        let own = json!({"secretKeyRef": {"name": "own", "key": "token"}});
+        let mut session = deleted_session(&json!({}));
+        session.spec.servers[0].credential = serde_json::from_value(own).unwrap();
+        let mut takes = server("everything", &json!({}));
+        takes.spec.auth.type_ = AuthType::Session;
+        takes.spec.auth.session = Some(SessionAuth { header: "X-Key".into(), scheme: String::new() });
+        let cases: [(Vec<Secret>, Value); 4] = [
+            (vec![], json!("RefNotFound")),
+            (vec![credential("other", "session")], json!("RefNotFound")),
+            (vec![credential("demo", "server")], json!("RefNotPermitted")),
+            (
+                vec![credential("other", "session"), credential("demo", "session")],
+                json!(["X-Key", "of-session"]),
+            ),
+        ];
+        for (secrets, wanted) in cases {
+            let (mut ctx, _) = context(|_| failure(404, "NotFound", "no")).await;
+            ctx.stores.servers = store_of(vec![takes.clone()]);
+            ctx.stores.secrets = store_of(secrets);
+            let judged = bindings(&session, &ctx).await.remove(0).unwrap();
+            let found = match judged.headers {
+                Ok(headers) => json!([headers[0].name, headers[0].value]),
+                Err(Refusal::Credential { refusal, .. }) => json!(refusal.reason().as_str()),
+                Err(refusal) => panic!("{refusal}"),
+            };
+            assert_eq!(found, wanted);
+        }
     }
 }

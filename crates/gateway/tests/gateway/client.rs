@@ -1,6 +1,7 @@
 //! A client that sees every byte of what it gets.
 
 use crate::world::soon;
+use serde_json::Value;
 use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -84,9 +85,15 @@ impl Answer {
         Self { status, head: head.join("\n"), body: body.to_owned() }
     }
 
-    pub fn error(&self) -> serde_json::Value {
-        let body: serde_json::Value = serde_json::from_str(&self.body).unwrap();
-        assert_eq!((&body["jsonrpc"], &body["id"]), (&"2.0".into(), &serde_json::Value::Null), "{body}");
+    /// The error in an answer to no call in particular.
+    pub fn error(&self) -> Value {
+        self.error_of(&Value::Null)
+    }
+
+    /// The error in the answer to the call with that id.
+    pub fn error_of(&self, id: &Value) -> Value {
+        let body: Value = serde_json::from_str(&self.body).unwrap();
+        assert_eq!((&body["jsonrpc"], &body["id"]), (&"2.0".into(), id), "{body}");
         body["error"].clone()
     }
 }

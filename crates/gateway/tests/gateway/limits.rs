@@ -1,6 +1,6 @@
 //! What is refused by its size, form or origin.
 
-use crate::client::{Client, head, post};
+use crate::client::{Client, get, head, post};
 use crate::world::{PATH, World, settings};
 use berth_gateway::Settings;
 use serde_json::json;
@@ -53,15 +53,53 @@ async fn headers_above_the_limit_are_431() {
 }
 
 #[tokio::test]
-async fn another_path_or_method_is_404_and_says_the_form() {
+async fn another_path_is_404_and_says_the_form() {
     let world = World::new().await;
     world.place();
-    for (method, path) in [("GET", "/"), ("POST", "/demo/s/mcp"), ("PUT", PATH), ("OPTIONS", PATH)] {
+    for (method, path) in [("GET", "/"), ("POST", "/demo/s/mcp"), ("PUT", "/demo"), ("GET", "/readyz")] {
         let answer = world.call(&head(method, path, &[TOKEN, "content-length: 0"])).await;
         assert_eq!(answer.status, 404, "{method} {path}");
         assert!(answer.body.contains("/{namespace}/{session}/{server}/mcp"), "{}", answer.body);
     }
     assert!(world.reviews.tokens().is_empty());
+}
+
+#[tokio::test]
+async fn another_method_is_405_and_says_which_are_served_whoever_asks() {
+    let world = World::new().await;
+    world.place();
+    let known = world.call(&head("PUT", PATH, &[TOKEN, "content-length: 0"])).await;
+    assert_eq!((known.status, &known.error()["data"]["reason"]), (405, &"MethodNotAllowed".into()));
+    assert!(known.head.contains("\nallow: GET, POST, DELETE"), "{}", known.head);
+    for (method, path) in [("PATCH", PATH), ("OPTIONS", PATH), ("PUT", "/demo/none/github/mcp")] {
+        assert_eq!(world.call(&head(method, path, &["content-length: 0"])).await, known, "{method} {path}");
+    }
+    assert!(world.reviews.tokens().is_empty());
+    assert_eq!(world.sidecar.count(), 0);
+}
+
+#[tokio::test]
+async fn calls_beyond_the_limit_are_429_until_others_are_over() {
+    let world = World::with(Settings { max_calls: 2, ..settings() }).await;
+    world.place();
+    let events = world.sidecar.script_stream();
+    let mut listening = Client::send(world.address, &get(PATH, "alice")).await;
+    listening.read_until("200 OK").await;
+    assert_eq!(world.call(&post(PATH, "alice", "{}")).await.status, 200, "the second place is free again");
+    let answer = world.sidecar.script_stream();
+    let mut running = Client::send(world.address, &post(PATH, "alice", "{}")).await;
+    running.read_until("200 OK").await;
+    let refused = world.call(&post(PATH, "alice", "{}")).await;
+    assert_eq!((refused.status, &refused.error()["code"]), (429, &(-32055).into()));
+    assert!(refused.head.contains("\nretry-after: 1"), "{}", refused.head);
+    assert!(refused.body.contains("--max-calls"), "{}", refused.body);
+    assert_eq!(world.sidecar.count(), 3);
+    drop(answer);
+    running.read_all().await;
+    world.metric_reaches("berth_gateway_requests_in_flight", 1.0).await;
+    assert_eq!(world.call(&post(PATH, "alice", "{}")).await.status, 200);
+    drop((events, listening));
+    world.baseline().await;
 }
 
 #[tokio::test]
@@ -89,14 +127,14 @@ async fn a_page_that_was_rebound_to_us_is_403_though_its_host_is_its_origin() {
 }
 
 #[tokio::test]
-async fn bodies_beyond_the_budget_are_503_until_others_are_let_go() {
+async fn bodies_beyond_the_budget_are_429_until_others_are_let_go() {
     let bounds = Settings { body_budget: 1024, budget_wait: Duration::from_millis(20), ..settings() };
     let world = World::with(bounds).await;
     world.apply(&json!({}), &json!({}));
     let waiting = Client::send(world.address, &post(PATH, "alice", &"x".repeat(1000))).await;
     world.metric_reaches("berth_gateway_body_bytes", 1000.0).await;
     let refused = world.call(&post(PATH, "alice", &"x".repeat(25))).await;
-    assert_eq!((refused.status, &refused.error()["code"]), (503, &(-32055).into()));
+    assert_eq!((refused.status, &refused.error()["code"]), (429, &(-32055).into()));
     assert!(refused.head.contains("\nretry-after: 1"), "{}", refused.head);
     assert_eq!(world.sidecar.count(), 0);
     world.place();

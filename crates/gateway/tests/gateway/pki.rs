@@ -28,6 +28,11 @@ impl Ca {
         self.pems(params, ExtendedKeyUsagePurpose::ClientAuth)
     }
 
+    pub fn operator(&self) -> Identity {
+        let params = CertificateParams::new(vec![berth_wire::OPERATOR_DNS_NAME.to_owned()]).unwrap();
+        identity(&self.pems(params, ExtendedKeyUsagePurpose::ServerAuth))
+    }
+
     pub fn sidecar(&self, server_uid: &str) -> Identity {
         let params = CertificateParams::new(vec![berth_wire::server_dns_name(server_uid)]).unwrap();
         identity(&self.pems(params, ExtendedKeyUsagePurpose::ServerAuth))

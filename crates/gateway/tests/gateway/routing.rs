@@ -8,14 +8,14 @@ use http::StatusCode;
 use serde_json::json;
 use std::time::Duration;
 
-const IN_FLIGHT: &str = "berth_gateway_requests_in_flight";
+const WAITING: &str = "berth_gateway_placement_waiting";
 
 #[tokio::test]
 async fn a_call_waits_for_its_place_and_is_woken_by_the_watch() {
     let world = World::new().await;
     world.apply(&json!({}), &json!({}));
     let client = Client::send(world.address, &post(PATH, "alice", "{}")).await;
-    world.metric_reaches(IN_FLIGHT, 1.0).await;
+    world.metric_reaches(WAITING, 1.0).await;
     world.place();
     assert_eq!(client.read_all().await.status, 200);
     assert_eq!(world.sidecar.count(), 1);
@@ -27,7 +27,7 @@ async fn a_call_waits_for_its_place_and_is_woken_by_the_watch() {
 async fn a_session_made_just_now_is_found_when_the_watch_tells_of_it() {
     let world = World::with(Settings { settle: Duration::from_secs(30), ..settings() }).await;
     let client = Client::send(world.address, &post(PATH, "alice", "{}")).await;
-    world.metric_reaches(IN_FLIGHT, 1.0).await;
+    world.metric_reaches(WAITING, 1.0).await;
     world.place();
     assert_eq!(client.read_all().await.status, 200);
 }
@@ -47,12 +47,38 @@ async fn a_call_that_is_not_placed_in_time_gets_503_with_the_reason() {
 }
 
 #[tokio::test]
+async fn what_somebody_must_repair_is_told_at_once_and_a_repair_meanwhile_is_taken_up() {
+    let pending =
+        |reason: &str| json!({"servers": [{"name": "github", "state": "Pending", "reason": reason}]});
+    let call = post(PATH, "alice", r#"{"jsonrpc":"2.0","id":"c1","method":"ping"}"#);
+    // The bounds are those of World::new: who waited for a place would wait longer than this test does.
+    let world = World::new().await;
+    for reason in ["RefNotFound", "RefNotPermitted", "InvalidCredential", "InvalidSpec"] {
+        world.apply(&pending(reason), &json!({}));
+        let answer = world.call(&call).await;
+        assert_eq!(answer.status, 503);
+        assert!(answer.head.contains("\nretry-after: 5"), "{}", answer.head);
+        let error = answer.error_of(&"c1".into());
+        assert!(error["message"].as_str().unwrap().contains(reason), "{error}");
+        assert_eq!((&error["data"]["reason"], &error["data"]["server"]), (&reason.into(), &"github".into()));
+    }
+    world.baseline().await;
+
+    let world = World::with(Settings { settle: Duration::from_secs(30), ..settings() }).await;
+    world.apply(&pending("RefNotFound"), &json!({}));
+    let client = Client::send(world.address, &call).await;
+    world.metric_reaches(WAITING, 1.0).await;
+    world.place();
+    assert_eq!(client.read_all().await.status, 200);
+}
+
+#[tokio::test]
 async fn a_session_deleted_while_a_call_waits_is_not_found() {
     let world = World::new().await;
     let unknown = world.call(&post("/demo/none/github/mcp", "alice", "{}")).await;
     world.apply(&json!({}), &json!({}));
     let client = Client::send(world.address, &post(PATH, "alice", "{}")).await;
-    world.metric_reaches(IN_FLIGHT, 1.0).await;
+    world.metric_reaches(WAITING, 1.0).await;
     world.delete();
     assert_eq!(client.read_all().await, unknown);
     world.baseline().await;
@@ -112,8 +138,8 @@ async fn a_call_moves_from_a_pod_that_cannot_be_reached_to_the_new_place() {
     let world = World::new().await;
     world.place_at("127.0.0.9".parse().unwrap());
     let client = Client::send(world.address, &post(PATH, "alice", "{}")).await;
-    // The first attempt fails at once; whether the new place comes before or after that, the call ends there.
-    world.metric_reaches(IN_FLIGHT, 1.0).await;
+    // The first attempt fails at once.
+    world.metric_reaches(WAITING, 1.0).await;
     world.place();
     assert_eq!(client.read_all().await.status, 200);
     assert_eq!(world.sidecar.count(), 1);
@@ -133,11 +159,13 @@ async fn a_call_that_was_lost_after_it_was_sent_is_502_and_never_sent_again() {
     let world = World::new().await;
     let (losing, mut lost) = start_losing(world.pod_address("127.0.0.4"), world.ca.sidecar(SERVER_UID)).await;
     world.place_at(losing.ip());
-    let client = Client::send(world.address, &post(PATH, "alice", "{}")).await;
+    let call = post(PATH, "alice", r#"{"jsonrpc":"2.0","id":7,"method":"tools/call"}"#);
+    let client = Client::send(world.address, &call).await;
     soon("the call is taken", lost.wait_for(|count| *count == 1)).await.unwrap();
     world.place();
     let answer = client.read_all().await;
-    assert_eq!((answer.status, &answer.error()["data"]["reason"]), (502, &"OutcomeUnknown".into()));
+    let error = answer.error_of(&7.into());
+    assert_eq!((answer.status, &error["data"]["reason"]), (502, &"OutcomeUnknown".into()));
     assert_eq!((*lost.borrow(), world.sidecar.count()), (1, 0));
     world.baseline().await;
 }

@@ -5,9 +5,11 @@ use crate::pki::Ca;
 use crate::reviews::Reviews;
 use crate::sidecar::Sidecar;
 use berth_gateway::entry::Entry;
-use berth_gateway::gateway::{Ending, Reviewers};
+use berth_gateway::gateway::{Ending, Peers, Reviewers};
 use berth_gateway::handle;
 use berth_gateway::index::Index;
+use berth_gateway::leader::stream::Placements;
+use berth_gateway::leader::{Leader, wake::Waker};
 use berth_gateway::metrics::Metrics;
 use berth_gateway::{Gateway, Settings};
 use berth_net::client::PeerClient;
@@ -19,6 +21,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// The server of every session here, and the name in its pods' certificates.
 pub const SERVER_UID: &str = "server-uid";
@@ -33,6 +36,10 @@ pub struct World {
     pub ca: Ca,
     /// The first pod, at 127.0.0.1.
     pub sidecar: Sidecar,
+    /// Nobody leads unless a test says so.
+    pub leader: Leader,
+    /// Ends with the world.
+    _placements: DropGuard,
     registry: Registry,
 }
 
@@ -67,12 +74,18 @@ impl World {
         let (metrics, ending, mut registry) = (Metrics::default(), Ending::default(), Registry::default());
         metrics.register(&mut registry);
         let reviewers = Reviewers { tokens: reviews.clone(), accesses: reviews.clone() };
-        let sidecars = PeerClient::new(ca.gateway());
-        let gateway = Gateway::new(settings, index.clone(), reviewers, sidecars, metrics, ending.clone());
+        let (sidecars, leader) = (PeerClient::new(ca.gateway()), Leader::default());
+        let placements =
+            Placements { client: sidecars.clone(), index: index.clone(), metrics: metrics.clone() };
+        let (followed, cancel) = (leader.clone(), CancellationToken::new());
+        let guard = cancel.clone().drop_guard();
+        tokio::spawn(async move { placements.follow(&followed, cancel).await });
+        let peers = Peers { waker: Waker::new(sidecars.clone(), leader.clone()), sidecars };
+        let gateway = Gateway::new(settings, index.clone(), reviewers, peers, metrics, ending.clone());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(serve(listener, None, handle::router(Arc::new(gateway)), 1000, ending.begun.clone()));
-        Self { address, index, reviews, ending, ca, sidecar, registry }
+        Self { address, index, reviews, ending, ca, sidecar, leader, _placements: guard, registry }
     }
 
     /// Another pod of the same server, at `ip` and the port that all sidecars have.
@@ -134,9 +147,20 @@ impl World {
         soon(&format!("{name} is {value}"), reaches).await;
     }
 
+    /// Waits until a metric has that value or a greater one.
+    pub async fn metric_comes_to(&self, name: &str, value: f64) {
+        let comes = async {
+            while self.metric(name) < Some(value) {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        soon(&format!("{name} comes to {value}"), comes).await;
+    }
+
     /// Waits until nothing is held for any call.
     pub async fn baseline(&self) {
         self.metric_reaches("berth_gateway_requests_in_flight", 0.0).await;
         self.metric_reaches("berth_gateway_streams", 0.0).await;
+        self.metric_reaches("berth_gateway_placement_waiting", 0.0).await;
     }
 }

@@ -20,7 +20,7 @@ pub const CONTAINER: &str = "sidecar";
 /// Where the identity is mounted.
 const TLS_DIR: &str = "/etc/berth/tls";
 /// Port of health and metrics.
-const ADMIN_PORT: i32 = 8081;
+pub const ADMIN_PORT: i32 = 8081;
 /// User and group of every Berth container.
 const USER: i64 = 65532;
 /// Memory that a sidecar may use without any session, in MiB.

@@ -2,8 +2,10 @@
 
 use crate::name;
 use crate::pod::{Life, Occupancy, PoolPod};
-use crate::server::validate::{SecretState, ValidServer, validate};
+use crate::server::credential::SecretState;
+use crate::server::validate::{ValidServer, validate};
 use berth_api::McpServer;
+use k8s_openapi::api::core::v1::Secret;
 
 /// A server whose spec has a transport and what `yaml` (one flow mapping) says beside it. Its name is not the product's, so
 /// that swapped labels show.
@@ -25,6 +27,15 @@ pub fn server(yaml: &str) -> McpServer {
 /// The same, gone through the real validation.
 pub fn valid(yaml: &str) -> ValidServer {
     validate(&server(yaml), SecretState::Missing).unwrap()
+}
+
+/// The Secret `token` with one key, and what its label says.
+pub fn secret(label: &str, key: &str, value: &str) -> Secret {
+    serde_json::from_value(serde_json::json!({
+        "metadata": {"name": "token", "labels": {"berth.dev/credential": label}},
+        "data": {key: k8s_openapi::ByteString(value.as_bytes().to_vec())},
+    }))
+    .unwrap()
 }
 
 /// A ready pod of the fixture's current revision, whose sidecar has told everything.

@@ -2,10 +2,10 @@
 //! that is made from it can fail.
 
 use crate::name;
-use crate::server::credential::{self, Unusable};
-use berth_api::{AuthType, ConditionType, Duration, McpServer, Pool, Reason, SharedAuth, label};
+pub use crate::server::credential::SecretState;
+use crate::server::credential::{self, Reference, User};
+use berth_api::{AuthType, ConditionType, Duration, McpServer, Pool, Reason, SessionAuth, SharedAuth};
 use berth_wire::{Header, ServerKey, Timeouts};
-use k8s_openapi::api::core::v1::Secret;
 
 /// Sessions that share a pod of an `Http` server when the spec does not say.
 const DEFAULT_SLOTS: u32 = 50;
@@ -21,12 +21,23 @@ pub struct ValidServer {
     pub generation: i64,
     /// Absolute URL of the upstream.
     pub url: String,
-    /// Headers of every upstream request, the shared credential among them.
-    pub headers: Vec<Header>,
+    /// How the upstream knows who calls.
+    pub auth: Auth,
     /// How long each step may take.
     pub timeouts: Timeouts,
     /// Numbers of pods and slots.
     pub pool: PoolSize,
+}
+
+/// How the upstream knows who calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Auth {
+    /// No credential is sent.
+    None,
+    /// One credential for all sessions.
+    Shared(SharedAuth),
+    /// Each session's own.
+    Session(SessionAuth),
 }
 
 /// Numbers of pods and slots.
@@ -44,17 +55,6 @@ pub struct PoolSize {
     pub max_sessions_per_subject: Option<u32>,
 }
 
-/// What is known of the Secret that a server names.
-#[derive(Clone, Copy, Debug)]
-pub enum SecretState<'a> {
-    /// There is none of that name, or none is named.
-    Missing,
-    /// It exists without the label that lets the operator read it.
-    Unlabelled,
-    /// It exists and carries the label, whatever its value.
-    Present(&'a Secret),
-}
-
 /// Why a server cannot be acted on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
@@ -66,42 +66,9 @@ pub enum Refusal {
         /// What is wrong and what helps.
         problem: &'static str,
     },
-    /// The Secret does not exist.
-    #[error(
-        "secret {secret:?} does not exist; create it with key {key:?} and the label berth.dev/credential=server"
-    )]
-    SecretNotFound {
-        /// Name of the Secret.
-        secret: String,
-        /// The key that is looked for.
-        key: String,
-    },
-    /// The Secret has no such key.
-    #[error("secret {secret:?} has no key {key:?}; add it or change auth.shared.secretKeyRef.key")]
-    KeyNotFound {
-        /// Name of the Secret.
-        secret: String,
-        /// The key that is looked for.
-        key: String,
-    },
-    /// The Secret may not be used by an `McpServer`.
-    #[error(
-        "secret {secret:?} is not labelled berth.dev/credential=server; label it to allow servers to use it"
-    )]
-    RefNotPermitted {
-        /// Name of the Secret.
-        secret: String,
-    },
-    /// The value is no credential.
-    #[error("key {key:?} of secret {secret:?} {problem}; write the credential anew")]
-    InvalidCredential {
-        /// Name of the Secret.
-        secret: String,
-        /// The key.
-        key: String,
-        /// What is wrong with the value, never the value.
-        problem: Unusable,
-    },
+    /// Its shared credential cannot be had.
+    #[error(transparent)]
+    Credential(#[from] credential::Refusal),
 }
 
 impl Refusal {
@@ -109,9 +76,7 @@ impl Refusal {
     pub const fn reason(&self) -> Reason {
         match self {
             Self::InvalidSpec { .. } => Reason::InvalidSpec,
-            Self::SecretNotFound { .. } | Self::KeyNotFound { .. } => Reason::RefNotFound,
-            Self::RefNotPermitted { .. } => Reason::RefNotPermitted,
-            Self::InvalidCredential { .. } => Reason::InvalidCredential,
+            Self::Credential(refusal) => refusal.reason(),
         }
     }
 
@@ -119,7 +84,7 @@ impl Refusal {
     pub const fn concerns(&self) -> ConditionType {
         match self {
             Self::InvalidSpec { .. } => ConditionType::Accepted,
-            _ => ConditionType::ResolvedRefs,
+            Self::Credential(_) => ConditionType::ResolvedRefs,
         }
     }
 }
@@ -131,18 +96,21 @@ pub fn secret_ref(server: &McpServer) -> Option<&SharedAuth> {
 
 /// The server, or why it cannot be acted on. `secret` is what is known of the Secret that [`secret_ref`] names.
 pub fn validate(server: &McpServer, secret: SecretState<'_>) -> Result<ValidServer, Refusal> {
-    let spec = &server.spec;
-    let http = spec.transport.http.as_ref().ok_or(Refusal::InvalidSpec {
-        field: "spec.transport.http",
-        problem: "is required when transport.type is Http: set transport.http.url",
-    })?;
-    if spec.auth.type_ == AuthType::Shared && spec.auth.shared.is_none() {
-        return Err(Refusal::InvalidSpec {
-            field: "spec.auth.shared",
-            problem: "is required when auth.type is Shared: set auth.shared.secretKeyRef",
-        });
+    let valid = accept(server)?;
+    if let Auth::Shared(shared) = &valid.auth {
+        shared_header(shared, secret)?;
     }
-    let headers = secret_ref(server).map(|shared| header(shared, secret)).transpose()?;
+    Ok(valid)
+}
+
+/// The same without a look at its credential: who holds a slot keeps it while the credential is not there.
+pub fn accept(server: &McpServer) -> Result<ValidServer, Refusal> {
+    let spec = &server.spec;
+    let missing = |field, problem| Refusal::InvalidSpec { field, problem };
+    let http = spec.transport.http.as_ref().ok_or(missing(
+        "spec.transport.http",
+        "is required when transport.type is Http: set transport.http.url",
+    ))?;
     Ok(ValidServer {
         namespace: server.metadata.namespace.clone().unwrap_or_default(),
         key: ServerKey {
@@ -152,36 +120,31 @@ pub fn validate(server: &McpServer, secret: SecretState<'_>) -> Result<ValidServ
         },
         generation: server.metadata.generation.unwrap_or_default(),
         url: http.url.clone(),
-        headers: headers.into_iter().collect(),
+        auth: match spec.auth.type_ {
+            AuthType::None => Auth::None,
+            AuthType::Shared => Auth::Shared(spec.auth.shared.clone().ok_or(missing(
+                "spec.auth.shared",
+                "is required when auth.type is Shared: set auth.shared.secretKeyRef",
+            ))?),
+            AuthType::Session => Auth::Session(spec.auth.session.clone().ok_or(missing(
+                "spec.auth.session",
+                "is required when auth.type is Session: set auth.session, where {} means Authorization: Bearer",
+            ))?),
+        },
         timeouts: timeouts(server)?,
         pool: pool_size(&spec.pool),
     })
 }
 
-fn header(shared: &SharedAuth, secret: SecretState<'_>) -> Result<Header, Refusal> {
-    let (name, key) = (shared.secret_key_ref.name.clone(), shared.secret_key_ref.key.clone());
-    let secret = match secret {
-        SecretState::Missing => return Err(Refusal::SecretNotFound { secret: name, key }),
-        SecretState::Unlabelled => return Err(Refusal::RefNotPermitted { secret: name }),
-        SecretState::Present(secret) => secret,
+/// The header with the credential of all sessions, where its Secret is as `secret` says.
+pub fn shared_header(shared: &SharedAuth, secret: SecretState<'_>) -> Result<Header, credential::Refusal> {
+    let reference = Reference {
+        user: User::Server,
+        field: "spec.auth.shared.secretKeyRef",
+        named: &shared.secret_key_ref,
     };
-    let labels = secret.metadata.labels.as_ref();
-    if labels.and_then(|map| map.get(label::CREDENTIAL)).is_none_or(|value| value != label::CREDENTIAL_SERVER)
-    {
-        return Err(Refusal::RefNotPermitted { secret: name });
-    }
-    let Some(bytes) = secret.data.as_ref().and_then(|data| data.get(&key)) else {
-        return Err(Refusal::KeyNotFound { secret: name, key });
-    };
-    match credential::parse(&bytes.0) {
-        Ok(credential) if shared.scheme.is_empty() => {
-            Ok(Header { name: shared.header.clone(), value: credential.to_owned() })
-        }
-        Ok(credential) => {
-            Ok(Header { name: shared.header.clone(), value: format!("{} {credential}", shared.scheme) })
-        }
-        Err(problem) => Err(Refusal::InvalidCredential { secret: name, key, problem }),
-    }
+    let credential = credential::resolve(reference, secret)?;
+    Ok(credential::header(&shared.header, &shared.scheme, credential))
 }
 
 fn timeouts(server: &McpServer) -> Result<Timeouts, Refusal> {
@@ -217,17 +180,9 @@ fn pool_size(pool: &Pool) -> PoolSize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::fixture::{server, valid};
+    use crate::server::fixture::{secret, server, valid};
 
     const SHARED: &str = "{auth: {type: Shared, shared: {secretKeyRef: {name: token, key: value}}}}";
-
-    fn secret(label: &str, key: &str, value: &str) -> Secret {
-        serde_json::from_value(serde_json::json!({
-            "metadata": {"name": "token", "labels": {"berth.dev/credential": label}},
-            "data": {key: k8s_openapi::ByteString(value.as_bytes().to_vec())},
-        }))
-        .unwrap()
-    }
 
     fn refused(state: SecretState<'_>) -> Refusal {
         validate(&server(SHARED), state).unwrap_err()
@@ -241,27 +196,35 @@ mod tests {
             PoolSize { warm: 1, slots: 50, max_pods: 20, max_sessions: None, max_sessions_per_subject: None }
         );
         assert_eq!((valid.timeouts.connect_millis, valid.timeouts.request_max_millis), (30_000, 1_800_000));
-        assert_eq!(valid.headers, vec![]);
+        assert_eq!(valid.auth, Auth::None);
+        let session = SessionAuth { header: "Authorization".into(), scheme: "Bearer".into() };
+        assert_eq!(self::valid("{auth: {type: Session, session: {}}}").auth, Auth::Session(session));
     }
 
     #[test]
     fn a_shared_credential_becomes_a_header() {
         let secret = secret("server", "value", "tok\n");
-        let header = |yaml: &str| validate(&server(yaml), SecretState::Present(&secret)).unwrap().headers;
-        assert_eq!(header(SHARED), vec![Header { name: "Authorization".into(), value: "Bearer tok".into() }]);
+        let header = |yaml: &str| {
+            let Auth::Shared(shared) = accept(&server(yaml)).unwrap().auth else { panic!("not shared") };
+            shared_header(&shared, SecretState::Present(&secret)).unwrap()
+        };
+        assert_eq!(header(SHARED), Header { name: "Authorization".into(), value: "Bearer tok".into() });
         let bare = "{auth: {type: Shared, shared: {secretKeyRef: {name: token, key: value}, header: X-Key, scheme: ''}}}";
-        assert_eq!(header(bare), vec![Header { name: "X-Key".into(), value: "tok".into() }]);
+        assert_eq!(header(bare), Header { name: "X-Key".into(), value: "tok".into() });
+        assert!(validate(&server(SHARED), SecretState::Present(&secret)).is_ok());
     }
 
     #[test]
     fn an_unusable_secret_is_refused_with_its_reason() {
         let session = secret("session", "value", "tok");
         let other = secret("server", "other", "tok");
+        let bad = secret("server", "value", "hunter2\u{e9}");
         let table = [
             (refused(SecretState::Missing), Reason::RefNotFound),
             (refused(SecretState::Unlabelled), Reason::RefNotPermitted),
             (refused(SecretState::Present(&session)), Reason::RefNotPermitted),
             (refused(SecretState::Present(&other)), Reason::RefNotFound),
+            (refused(SecretState::Present(&bad)), Reason::InvalidCredential),
         ];
         for (refusal, reason) in table {
             assert_eq!(
@@ -274,12 +237,18 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_credential_names_secret_and_key_and_never_the_value() {
-        let secret = secret("server", "value", "hunter2\u{e9}");
-        let refusal = refused(SecretState::Present(&secret));
-        assert_eq!(refusal.reason(), Reason::InvalidCredential);
-        let text = refusal.to_string();
-        assert!(text.contains("token") && text.contains("value") && !text.contains("hunter2"), "{text}");
+    fn a_type_without_its_member_is_refused_by_the_name_of_the_member() {
+        for (yaml, field) in [
+            ("{auth: {type: Shared}}", "spec.auth.shared is"),
+            ("{auth: {type: Session}}", "spec.auth.session is"),
+        ] {
+            let refusal = validate(&server(yaml), SecretState::Missing).unwrap_err();
+            assert_eq!(
+                (refusal.reason(), refusal.concerns()),
+                (Reason::InvalidSpec, ConditionType::Accepted)
+            );
+            assert!(refusal.to_string().starts_with(field), "{refusal}");
+        }
     }
 
     #[test]

@@ -2,12 +2,15 @@
 
 use crate::name;
 use crate::server::validate::ValidServer;
+use crate::session::validate::Refusal;
 use berth_api::AgentSession;
-use berth_wire::{EndRequest, Generation, SessionReport, SessionSpec, Subject, Timeouts, Upstream};
+use berth_wire::{
+    EndRequest, Generation, Header, SessionReport, SessionSpec, Subject, Timeouts, Upstream, Withheld,
+};
 use std::time::Duration;
 
-/// The body of the PUT for `session` at `server`.
-pub fn spec(session: &AgentSession, server: &ValidServer) -> SessionSpec {
+/// The body of the PUT for `session` at `server`; `headers` go with every request to the upstream.
+pub fn spec(session: &AgentSession, server: &ValidServer, headers: &[Header]) -> SessionSpec {
     let meta = &session.metadata;
     let subject = &session.spec.subject;
     SessionSpec {
@@ -20,12 +23,26 @@ pub fn spec(session: &AgentSession, server: &ValidServer) -> SessionSpec {
         server: server.key.clone(),
         generation: Generation { session: meta.generation.unwrap_or_default(), server: server.generation },
         subject: Subject { issuer: subject.issuer.clone(), name: subject.name.clone() },
-        upstream: Upstream { url: server.url.clone(), headers: server.headers.clone() },
+        upstream: Upstream { url: server.url.clone(), headers: headers.to_vec(), withheld: None },
         timeouts: Timeouts {
             drain_millis: drain_millis(session, server.timeouts.drain_millis),
             ..server.timeouts
         },
     }
+}
+
+/// The body of the PUT for a session whose credential cannot be had, to the pod of `pod_revision` that holds it: nothing is sent
+/// to the upstream from then on, so that a pod of an older revision can take it as well.
+pub fn withheld(
+    session: &AgentSession,
+    server: &ValidServer,
+    pod_revision: &str,
+    refusal: &Refusal,
+) -> SessionSpec {
+    let mut spec = spec(session, server, &[]);
+    pod_revision.clone_into(&mut spec.server.revision);
+    spec.upstream.withheld = Some(Withheld { reason: refusal.failure(), message: refusal.to_string() });
+    spec
 }
 
 /// Whether `spec` has to be sent to the pod that holds the session: it holds something older, or this process has not sent
@@ -64,11 +81,12 @@ mod tests {
     use super::*;
     use crate::server::fixture::valid;
     use crate::session::validate::fixture::session;
+    use berth_wire::{Activity, SessionState};
     use serde_json::json;
 
     #[test]
     fn a_spec_is_exactly_this() {
-        let built = spec(&session("{drainTimeout: 2s}"), &valid("{}"));
+        let built = spec(&session("{drainTimeout: 2s}"), &valid("{}"), &[]);
         assert_eq!(
             serde_json::to_value(&built).unwrap(),
             json!({
@@ -87,7 +105,53 @@ mod tests {
     }
 
     #[test]
+    fn a_changed_credential_is_sent_although_no_generation_changed() {
+        let spec = |value: &str| {
+            let header = Header { name: "Authorization".into(), value: value.into() };
+            spec(&session("{}"), &valid("{}"), &[header])
+        };
+        let (first, second) = (spec("Bearer first"), spec("Bearer second"));
+        let report = SessionReport {
+            uid: first.uid.clone(),
+            generation: first.generation,
+            state: SessionState::Connected,
+            failure: None,
+            message: None,
+            activity: Activity::default(),
+            end: None,
+        };
+        let sent = fingerprint(&first);
+        let revision = &first.server.revision;
+        assert!(!is_to_be_sent(&first, revision, Some(&report), Some(&sent)));
+        assert!(is_to_be_sent(&second, revision, Some(&report), Some(&sent)));
+        assert!(!sent.contains("first") && first.server.revision == second.server.revision);
+    }
+
+    #[test]
+    fn a_withheld_credential_is_told_to_the_pod_that_holds_the_session_whatever_its_revision() {
+        let refusal = Refusal::NoCredential { index: 0, server: "everything".into() };
+        let spec = withheld(&session("{}"), &valid("{}"), "older", &refusal);
+        let upstream = serde_json::to_value(&spec.upstream).unwrap();
+        assert_eq!(upstream["headers"], json!([]));
+        assert_eq!(upstream["withheld"], json!({"reason": "InvalidSpec", "message": refusal.to_string()}));
+        assert_eq!(spec.server.revision, "older");
+        assert!(is_to_be_sent(&spec, "older", None, None));
+    }
+
+    #[test]
+    fn a_subject_goes_over_byte_for_byte() {
+        for name in ["日本@example.test", "CORP\\u1", "caf\u{e9}", "cafe\u{301}", &"é".repeat(512)] {
+            let mut session = session("{}");
+            session.spec.subject.name = name.to_owned();
+            let sent = serde_json::to_string(&spec(&session, &valid("{}"), &[])).unwrap();
+            let read: SessionSpec = serde_json::from_str(&sent).unwrap();
+            assert_eq!(read.subject.name.as_bytes(), name.as_bytes());
+            assert!(!read.display_name.contains(name) && !read.uid.contains(name));
+        }
+    }
+
+    #[test]
     fn the_servers_drain_holds_where_the_session_says_nothing() {
-        assert_eq!(spec(&session("{}"), &valid("{}")).timeouts.drain_millis, 30_000);
+        assert_eq!(spec(&session("{}"), &valid("{}"), &[]).timeouts.drain_millis, 30_000);
     }
 }

@@ -109,6 +109,11 @@ pub fn decide<'a>(server: &ValidServer, observed: &Observed<'a>, now: Moment) ->
     free(server, observed).map_or_else(|| Decision::Wait(Wait::NoSlot { server: name() }), Decision::Take)
 }
 
+/// The pod that the session has a slot in, or was promised one: it stays there though nothing can be decided for it.
+pub fn kept<'a>(observed: &Observed<'a>, now: Moment) -> Option<&'a PoolPod> {
+    held(observed, now).map(|(pod, _)| pod)
+}
+
 /// Sessions other than `session` that hold a slot in one of `pods`.
 pub fn held_by_others(session: &str, pods: &[PoolPod]) -> u32 {
     let held: HashSet<&String> =

@@ -11,13 +11,15 @@ use crate::time::Moment;
 use berth_api::{
     AgentSession, AgentSessionStatus, BindingState, BindingStatus, ConditionType, PodRef, Reason,
 };
-use berth_wire::{Failure, SessionReport};
+use berth_wire::SessionReport;
 use std::time::Duration;
 
 /// A session that waits for a slot is woken when there is one; it looks for itself after this at the latest.
 const WAITING: Duration = Duration::from_secs(30);
 /// A session that waits for a sidecar, or for its own calls, looks again after this.
 const MOVING: Duration = Duration::from_secs(2);
+/// A session whose credential cannot be had looks again after this: a Secret without the label comes and goes unseen.
+const REFUSED: Duration = Duration::from_secs(15);
 
 /// What became of one binding in a pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +39,17 @@ pub enum Outcome {
         server: String,
         /// Text of the sidecar.
         error: String,
+    },
+    /// It holds a slot, and its credential cannot be had: its calls are refused.
+    Withheld {
+        /// The pod.
+        pod: PodRef,
+        /// Revision that the slot is for.
+        revision: String,
+        /// Why.
+        refusal: Refusal,
+        /// Whether the sidecar knows, so that it sends the credential no more.
+        told: bool,
     },
     /// It holds a slot.
     Held {
@@ -62,15 +75,32 @@ impl Outcome {
         }
         Self::Held {
             outdated: pod.revision != server.key.revision,
-            pod: PodRef {
-                name: pod.name.clone(),
-                uid: pod.uid.clone(),
-                address: pod.address.clone().unwrap_or_default(),
-                server_uid: server.key.uid.clone(),
-            },
+            pod: pod_ref(server, pod),
             revision: pod.revision.clone(),
             report,
         }
+    }
+
+    /// The outcome of a slot that stays although the credential cannot be had, for the reason in `refusal`.
+    pub fn withheld(server: &ValidServer, pod: &PoolPod, refusal: Refusal, told: bool) -> Self {
+        Self::Withheld { pod: pod_ref(server, pod), revision: pod.revision.clone(), refusal, told }
+    }
+
+    /// Why the binding cannot be acted on.
+    fn refusal(&self) -> Option<&Refusal> {
+        match self {
+            Self::Refused(refusal) | Self::Withheld { refusal, .. } => Some(refusal),
+            _ => None,
+        }
+    }
+}
+
+fn pod_ref(server: &ValidServer, pod: &PoolPod) -> PodRef {
+    PodRef {
+        name: pod.name.clone(),
+        uid: pod.uid.clone(),
+        address: pod.address.clone().unwrap_or_default(),
+        server_uid: server.key.uid.clone(),
     }
 }
 
@@ -115,15 +145,9 @@ pub fn status(
             BindingStatus { url, ..entry }
         })
         .collect();
-    let resolved = outcomes.iter().find_map(|outcome| match outcome {
-        Outcome::Refused(refusal) => {
-            Some(Finding::fails(ConditionType::ResolvedRefs, refusal.reason(), refusal.to_string()))
-        }
-        _ => None,
-    });
     let findings = vec![
-        Finding::holds(ConditionType::Accepted, Reason::Accepted, ""),
-        resolved.unwrap_or_else(|| Finding::holds(ConditionType::ResolvedRefs, Reason::ResolvedRefs, "")),
+        unrefused(ConditionType::Accepted, Reason::Accepted, outcomes),
+        unrefused(ConditionType::ResolvedRefs, Reason::ResolvedRefs, outcomes),
         ready(&servers),
     ];
     let conditions = previous.map_or(&[][..], |status| &status.conditions);
@@ -135,6 +159,15 @@ pub fn status(
     }
 }
 
+/// Whether no refusal concerns the condition `type_`; else every one is told, under the reason of the first.
+fn unrefused(type_: ConditionType, holds: Reason, outcomes: &[Outcome]) -> Finding {
+    let refusals: Vec<&Refusal> =
+        outcomes.iter().filter_map(Outcome::refusal).filter(|refusal| refusal.concerns() == type_).collect();
+    let Some(first) = refusals.first() else { return Finding::holds(type_, holds, "") };
+    let texts: Vec<String> = refusals.iter().map(ToString::to_string).collect();
+    Finding::fails(type_, first.reason(), texts.join("; "))
+}
+
 /// When to look again although no event came; none when all is settled.
 pub fn next_look(session: &AgentSession, outcomes: &[Outcome], now: Moment) -> Option<Moment> {
     let deadline = Some(bind_deadline(session, now)).filter(|deadline| *deadline > now);
@@ -143,9 +176,16 @@ pub fn next_look(session: &AgentSession, outcomes: &[Outcome], now: Moment) -> O
         Outcome::Waiting(Wait::Moving { .. }) | Outcome::Unconfirmed { .. } => {
             Some(now.plus(MOVING).min(waiting()))
         }
-        Outcome::Held { outdated: true, .. } => Some(now.plus(MOVING)),
+        Outcome::Held { outdated: true, .. } | Outcome::Withheld { told: false, .. } => {
+            Some(now.plus(MOVING))
+        }
+        Outcome::Refused(refusal) | Outcome::Withheld { refusal, .. } if refusal.is_unseen() => {
+            Some(now.plus(REFUSED))
+        }
         Outcome::Waiting(_) => Some(waiting()),
-        Outcome::Held { .. } | Outcome::Refused(_) | Outcome::Invalid { .. } => None,
+        Outcome::Held { .. } | Outcome::Refused(_) | Outcome::Withheld { .. } | Outcome::Invalid { .. } => {
+            None
+        }
     };
     outcomes.iter().filter_map(next).min()
 }
@@ -176,30 +216,30 @@ fn entry(name: &str, outcome: &Outcome, before: Option<&BindingStatus>, late: bo
         Outcome::Invalid { server, error } => {
             pending(Reason::InvalidSpec, &format!("server {server:?}: {error}"))
         }
+        Outcome::Withheld { pod, revision, refusal, .. } => {
+            let (reason, error) = (refusal.reason().as_str(), refusal.to_string());
+            held(name, pod, revision, Some((reason, Some(&error))))
+        }
         Outcome::Held { pod, revision, report, .. } => {
             let Some(report) = report else {
                 // No news is no change: a sidecar whose stream is down said this before.
                 let same =
                     before.filter(|before| before.pod_ref.as_ref().is_some_and(|held| held.uid == pod.uid));
-                return same.cloned().unwrap_or_else(|| held(name, pod, revision, None, None));
+                return same.cloned().unwrap_or_else(|| held(name, pod, revision, None));
             };
-            held(name, pod, revision, report.failure, report.message.as_deref())
+            let trouble = report.failure.map(|failure| (failure.as_str(), report.message.as_deref()));
+            held(name, pod, revision, trouble)
         }
     }
 }
 
-fn held(
-    name: &str,
-    pod: &PodRef,
-    revision: &str,
-    failure: Option<Failure>,
-    message: Option<&str>,
-) -> BindingStatus {
+/// A slot that is held; `trouble` is a reason and its text.
+fn held(name: &str, pod: &PodRef, revision: &str, trouble: Option<(&str, Option<&str>)>) -> BindingStatus {
     BindingStatus {
         name: name.to_owned(),
-        state: if failure.is_some() { BindingState::Degraded } else { BindingState::Bound },
-        reason: failure.map(|failure| failure.as_str().to_owned()),
-        last_error: failure.and(message).map(|text| clip(text, ERROR_BYTES)),
+        state: if trouble.is_some() { BindingState::Degraded } else { BindingState::Bound },
+        reason: trouble.map(|(reason, _)| reason.to_owned()),
+        last_error: trouble.and_then(|(_, text)| text).map(|text| clip(text, ERROR_BYTES)),
         revision: Some(revision.to_owned()),
         url: None,
         pod_ref: Some(pod.clone()),

@@ -1,8 +1,21 @@
-//! May a binding of a session be acted on? Each binding is judged on its own: one bad server of several leaves the others.
+//! May a binding of a session be acted on, and with which credential? Each binding is judged on its own: one bad server of
+//! several leaves the others.
 
 use crate::server;
-use crate::server::validate::ValidServer;
-use berth_api::{AgentSession, Reason};
+use crate::server::credential::{self, Reference, SecretState, User};
+use crate::server::validate::{Auth, ValidServer, accept, shared_header};
+use berth_api::{AgentSession, AuthType, ConditionType, McpServer, Reason, SecretKeyRef, ServerBinding};
+use berth_wire::{Failure, Header};
+
+/// A binding whose server can be acted on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Binding {
+    /// The server.
+    pub server: ValidServer,
+    /// Headers of every request to the upstream, the credential among them. Without the credential that the server asks for no
+    /// slot is taken, and a slot that is held is kept, with nothing sent.
+    pub headers: Result<Vec<Header>, Refusal>,
+}
 
 /// Why a binding cannot be acted on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,6 +38,24 @@ pub enum Refusal {
         /// Why.
         refusal: server::validate::Refusal,
     },
+    /// The server takes the session's own credential, and the session names none.
+    #[error(
+        "spec.servers[{index}].credential is required, since server {server:?} has auth.type Session; set its secretKeyRef to a Secret with the label berth.dev/credential=session"
+    )]
+    NoCredential {
+        /// Which binding.
+        index: usize,
+        /// Name of the server.
+        server: String,
+    },
+    /// The session's own credential cannot be had.
+    #[error("server {server:?}: {refusal}")]
+    Credential {
+        /// Name of the server.
+        server: String,
+        /// Why.
+        refusal: credential::Refusal,
+    },
 }
 
 impl Refusal {
@@ -33,24 +64,86 @@ impl Refusal {
         match self {
             Self::ServerNotFound { .. } => Reason::RefNotFound,
             Self::Server { refusal, .. } => refusal.reason(),
+            Self::NoCredential { .. } => Reason::InvalidSpec,
+            Self::Credential { refusal, .. } => refusal.reason(),
+        }
+    }
+
+    /// The condition that it makes false.
+    pub const fn concerns(&self) -> ConditionType {
+        match self {
+            Self::NoCredential { .. } => ConditionType::Accepted,
+            Self::ServerNotFound { .. } | Self::Server { .. } | Self::Credential { .. } => {
+                ConditionType::ResolvedRefs
+            }
+        }
+    }
+
+    /// What a caller is told who calls meanwhile.
+    pub const fn failure(&self) -> Failure {
+        match self.reason() {
+            Reason::RefNotFound => Failure::RefNotFound,
+            Reason::RefNotPermitted => Failure::RefNotPermitted,
+            Reason::InvalidCredential => Failure::InvalidCredential,
+            _ => Failure::InvalidSpec,
+        }
+    }
+
+    /// Whether it may be over without an event that says so.
+    pub const fn is_unseen(&self) -> bool {
+        match self {
+            Self::Server { refusal: server::validate::Refusal::Credential(refusal), .. }
+            | Self::Credential { refusal, .. } => refusal.is_unseen(),
+            Self::ServerNotFound { .. } | Self::Server { .. } | Self::NoCredential { .. } => false,
         }
     }
 }
 
-/// The server of one binding, or why the binding cannot be acted on. `found` is the server of that name, judged.
+/// The Secret that holds the credential of one binding at `server`, if there has to be one.
+pub fn secret_ref<'a>(server: &'a McpServer, binding: &'a ServerBinding) -> Option<&'a SecretKeyRef> {
+    let auth = &server.spec.auth;
+    match auth.type_ {
+        AuthType::None => None,
+        AuthType::Shared => auth.shared.as_ref().map(|shared| &shared.secret_key_ref),
+        AuthType::Session => binding.credential.as_ref().map(|credential| &credential.secret_key_ref),
+    }
+}
+
+/// The binding number `index` of `session`, or why it cannot be acted on. `found` is the server of that name, and what is known
+/// of the Secret that [`secret_ref`] names.
 pub fn binding(
     session: &AgentSession,
-    server: &str,
-    found: Option<Result<ValidServer, server::validate::Refusal>>,
-) -> Result<ValidServer, Refusal> {
-    match found {
-        None => Err(Refusal::ServerNotFound {
-            server: server.to_owned(),
-            namespace: session.metadata.namespace.clone().unwrap_or_default(),
-        }),
-        Some(Err(refusal)) => Err(Refusal::Server { server: server.to_owned(), refusal }),
-        Some(Ok(valid)) => Ok(valid),
-    }
+    (index, binding): (usize, &ServerBinding),
+    found: Option<(&McpServer, SecretState<'_>)>,
+) -> Result<Binding, Refusal> {
+    let name = || binding.name.clone();
+    let Some((server, secret)) = found else {
+        let namespace = session.metadata.namespace.clone().unwrap_or_default();
+        return Err(Refusal::ServerNotFound { server: name(), namespace });
+    };
+    let server = accept(server).map_err(|refusal| Refusal::Server { server: name(), refusal })?;
+    let headers = match &server.auth {
+        Auth::None => Ok(Vec::new()),
+        Auth::Shared(shared) => shared_header(shared, secret)
+            .map(|header| vec![header])
+            .map_err(|refusal| Refusal::Server { server: name(), refusal: refusal.into() }),
+        Auth::Session(carrier) => own_credential((index, binding), secret)
+            .map(|credential| vec![credential::header(&carrier.header, &carrier.scheme, credential)]),
+    };
+    Ok(Binding { server, headers })
+}
+
+fn own_credential<'a>(
+    (index, binding): (usize, &ServerBinding),
+    secret: SecretState<'a>,
+) -> Result<&'a str, Refusal> {
+    let server = || binding.name.clone();
+    let named =
+        binding.credential.as_ref().ok_or_else(|| Refusal::NoCredential { index, server: server() })?;
+    let field = format!("spec.servers[{index}].credential.secretKeyRef");
+    let reference = Reference { user: User::Session, field: &field, named: &named.secret_key_ref };
+    credential::resolve(reference, secret)
+        .map_err(|refusal| Refusal::Credential { server: server(), refusal })
 }
 
 #[cfg(test)]
@@ -75,34 +168,4 @@ pub(crate) mod fixture {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::server::fixture::{server, valid};
-    use crate::server::validate::{SecretState, validate};
-
-    #[test]
-    fn a_missing_server_is_named_with_its_namespace_and_the_remedy() {
-        let refusal = binding(&fixture::session("{}"), "gone", None).unwrap_err();
-        assert_eq!(refusal.reason(), Reason::RefNotFound);
-        assert_eq!(
-            refusal.to_string(),
-            "server \"gone\" does not exist in namespace \"demo\"; create the McpServer or remove it from spec.servers"
-        );
-    }
-
-    #[test]
-    fn a_refused_server_passes_its_reason_on() {
-        let judged = validate(
-            &server("{auth: {type: Shared, shared: {secretKeyRef: {name: a, key: b}}}}"),
-            SecretState::Unlabelled,
-        );
-        let refusal = binding(&fixture::session("{}"), "everything", Some(judged)).unwrap_err();
-        assert_eq!(refusal.reason(), Reason::RefNotPermitted);
-        assert!(refusal.to_string().starts_with("server \"everything\": secret \"a\""), "{refusal}");
-    }
-
-    #[test]
-    fn a_valid_server_is_the_binding() {
-        assert_eq!(binding(&fixture::session("{}"), "everything", Some(Ok(valid("{}")))), Ok(valid("{}")));
-    }
-}
+mod tests;

@@ -1,5 +1,6 @@
-//! The control API, for the operator only.
+//! The control API, for the operator that leads.
 
+mod term;
 mod watch;
 
 use crate::bounds::millis;
@@ -9,13 +10,14 @@ use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
 use axum::{Json, Router};
-use berth_wire::{EndPhase, EndRequest, SessionSpec};
+use berth_net::watch::respond;
+use berth_wire::{EndPhase, EndRequest, Refusal, SessionSpec};
 use bytes::Bytes;
 use http::StatusCode;
 use serde::Deserialize;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio_util::sync::CancellationToken;
+use term::Term;
 
 /// Largest PUT, in bytes.
 const SPEC_LIMIT: usize = 1024 * 1024;
@@ -27,20 +29,23 @@ const MAX_WAIT: Duration = Duration::from_mins(1);
 #[derive(Clone)]
 struct Control {
     registry: Arc<Registry>,
-    /// Ends the watches: they would hold up the server's own end.
-    stop: CancellationToken,
 }
 
 /// Routes under `/v1`.
-pub(crate) fn router(registry: Arc<Registry>, stop: CancellationToken) -> Router {
+pub(crate) fn router(registry: Arc<Registry>) -> Router {
     Router::new()
         .route("/v1/sessions", get(list))
         .route("/v1/sessions/{uid}", put(apply).delete(end))
         .layer(DefaultBodyLimit::max(SPEC_LIMIT))
-        .with_state(Control { registry, stop })
+        .with_state(Control { registry })
 }
 
-async fn apply(State(control): State<Control>, Path(uid): Path<String>, body: Bytes) -> Response {
+async fn apply(
+    Term(term): Term,
+    State(control): State<Control>,
+    Path(uid): Path<String>,
+    body: Bytes,
+) -> Response {
     let spec: SessionSpec = match serde_json::from_slice(&body) {
         Ok(spec) => spec,
         // The parser's own words could quote a credential.
@@ -57,14 +62,15 @@ async fn apply(State(control): State<Control>, Path(uid): Path<String>, body: By
         let text = "the uid of the path must be the uid of the body, at most 128 bytes\n";
         return (StatusCode::BAD_REQUEST, text).into_response();
     }
-    match control.registry.put(spec) {
+    match control.registry.put(term, spec) {
         Ok(report) => Json(report).into_response(),
-        Err(PutError::Refused(refusal)) => (StatusCode::CONFLICT, Json(refusal)).into_response(),
+        Err(PutError::Refused(refusal)) => conflict(refusal),
         Err(PutError::Invalid(error)) => (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
     }
 }
 
 async fn end(
+    Term(term): Term,
     State(control): State<Control>,
     Path(uid): Path<String>,
     Query(request): Query<EndRequest>,
@@ -73,7 +79,10 @@ async fn end(
         return (StatusCode::BAD_REQUEST, "the uid is longer than 128 bytes\n").into_response();
     }
     let deadlines = Deadlines { drain: millis(request.drain_millis), close: millis(request.close_millis) };
-    let mut end = control.registry.end(&uid, deadlines);
+    let mut end = match control.registry.end(term, &uid, deadlines) {
+        Ok(end) => end,
+        Err(refusal) => return conflict(refusal),
+    };
     let wait = millis(request.wait_millis).min(MAX_WAIT);
     let _ = tokio::time::timeout(wait, end.wait_for(|end| end.phase == EndPhase::Ended)).await;
     let report = *end.borrow();
@@ -87,10 +96,15 @@ struct ListQuery {
     watch: bool,
 }
 
-async fn list(State(control): State<Control>, Query(query): Query<ListQuery>) -> Response {
-    if query.watch {
-        watch::respond(control.registry, control.stop)
+async fn list(Term(term): Term, State(control): State<Control>, Query(query): Query<ListQuery>) -> Response {
+    let answer = if query.watch {
+        control.registry.watch(term).map(|ended| respond(control.registry.clone(), ended))
     } else {
-        Json(control.registry.reports()).into_response()
-    }
+        control.registry.list(term).map(|reports| Json(reports).into_response())
+    };
+    answer.unwrap_or_else(conflict)
+}
+
+fn conflict(refusal: Refusal) -> Response {
+    (StatusCode::CONFLICT, Json(refusal)).into_response()
 }

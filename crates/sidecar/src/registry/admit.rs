@@ -73,6 +73,9 @@ pub(crate) fn admit(
 /// Text to a refusal.
 pub(crate) fn explain(reason: RefusalReason, server: &ServerKey) -> String {
     match reason {
+        RefusalReason::OldTerm => {
+            "the request's term is over: another operator leads by now; this one must stop".to_owned()
+        }
         RefusalReason::Full => {
             "every slot of the pod is held or used up; place the session in another pod".to_owned()
         }

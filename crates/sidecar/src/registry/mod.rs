@@ -1,23 +1,24 @@
 //! All sessions of the pod: who holds a slot, who ends, who has ended.
 
 mod admit;
-mod feed;
+mod term;
 mod tombstones;
-
-pub(crate) use feed::{Feed, Urgency, Watcher};
 
 use crate::session::{Deadlines, Desired, Session, Shared, SpecError};
 use crate::sync::lock;
 use admit::{Admission, Situation, Standing, admit, explain};
+use berth_net::feed::Urgency;
 use berth_net::metrics::Held;
 use berth_wire::{
     EndPhase, EndReport, Outcome, Refusal, RefusalReason, ServerKey, SessionReport, SessionSpec,
     SessionState, Subject,
 };
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
+use term::Terms;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 use tombstones::{Tombstone, Tombstones};
 
 /// How long the shutdown waits for attempts that outlive their sessions.
@@ -33,8 +34,8 @@ pub(crate) struct Registry {
     state: Mutex<State>,
 }
 
-#[derive(Default)]
 struct State {
+    terms: Terms,
     sessions: HashMap<Arc<str>, Slot>,
     tombstones: Tombstones,
     was_used: bool,
@@ -59,15 +60,33 @@ pub(crate) enum PutError {
 }
 
 impl Registry {
-    pub(crate) fn new(server: ServerKey, slots: u32, shared: Arc<Shared>) -> Arc<Self> {
-        Arc::new(Self { server, slots, shared, state: Mutex::default() })
+    /// A registry without sessions; `stop` ends its watches.
+    pub(crate) fn new(
+        server: ServerKey,
+        slots: u32,
+        shared: Arc<Shared>,
+        stop: CancellationToken,
+    ) -> Arc<Self> {
+        let state = State {
+            terms: Terms::new(stop),
+            sessions: HashMap::new(),
+            tombstones: Tombstones::default(),
+            was_used: false,
+            shutting_down: false,
+        };
+        Arc::new(Self { server, slots, shared, state: Mutex::new(state) })
+    }
+
+    /// Refuses a term that is lower than one seen before, and remembers it otherwise.
+    pub(crate) fn check_term(&self, term: u64) -> Result<(), Refusal> {
+        self.of_term(term).map(drop)
     }
 
     /// Takes the whole desired state of a session.
-    pub(crate) fn put(&self, spec: SessionSpec) -> Result<SessionReport, PutError> {
+    pub(crate) fn put(&self, term: u64, spec: SessionSpec) -> Result<SessionReport, PutError> {
         let uid: Arc<str> = spec.uid.as_str().into();
         let desired = Desired::new(spec).map_err(PutError::Invalid)?;
-        let mut state = lock(&self.state);
+        let mut state = self.of_term(term).map_err(PutError::Refused)?;
         let situation = Situation {
             server: &self.server,
             slots: self.slots,
@@ -107,8 +126,22 @@ impl Registry {
 
     /// Starts the end of a session, or joins it; the first one fixes the deadlines. What it answers is followed until its
     /// phase is `Ended`. A session that was never here leaves a tombstone, so that a PUT that was overtaken is refused.
-    pub(crate) fn end(self: &Arc<Self>, uid: &str, deadlines: Deadlines) -> watch::Receiver<EndReport> {
-        let mut state = lock(&self.state);
+    pub(crate) fn end(
+        self: &Arc<Self>,
+        term: u64,
+        uid: &str,
+        deadlines: Deadlines,
+    ) -> Result<watch::Receiver<EndReport>, Refusal> {
+        let mut state = self.of_term(term)?;
+        Ok(self.begin_end(&mut state, uid, deadlines))
+    }
+
+    fn begin_end(
+        self: &Arc<Self>,
+        state: &mut State,
+        uid: &str,
+        deadlines: Deadlines,
+    ) -> watch::Receiver<EndReport> {
         let Some(slot) = state.sessions.get_mut(uid) else {
             let end = state.tombstones.get(uid).map_or(EndReport::NOTHING_HELD, |tombstone| tombstone.end);
             state.tombstones.add(uid.into(), Tombstone { end, last: None });
@@ -166,6 +199,17 @@ impl Registry {
         }
     }
 
+    /// Observed state of every session that holds a slot, for one that leads.
+    pub(crate) fn list(&self, term: u64) -> Result<Vec<SessionReport>, Refusal> {
+        self.check_term(term)?;
+        Ok(self.reports())
+    }
+
+    /// What ends a watch of one that leads: a higher term, or the end of the pod.
+    pub(crate) fn watch(&self, term: u64) -> Result<CancellationToken, Refusal> {
+        self.of_term(term).map(|state| state.terms.watches())
+    }
+
     /// Observed state of every session that holds a slot.
     pub(crate) fn reports(&self) -> Vec<SessionReport> {
         let sessions: Vec<_> = lock(&self.state).sessions.values().map(|slot| slot.session.clone()).collect();
@@ -183,7 +227,8 @@ impl Registry {
             .iter()
             .map(|session| {
                 let desired = session.desired();
-                self.end(&session.uid, Deadlines { drain: desired.drain(), close: desired.close() })
+                let deadlines = Deadlines { drain: desired.drain(), close: desired.close() };
+                self.begin_end(&mut lock(&self.state), &session.uid, deadlines)
             })
             .collect();
         for mut end in ends {
@@ -195,8 +240,17 @@ impl Registry {
         }
     }
 
+    /// The state, for a request of `term`. What the request does has to be done under this very hold of the lock.
+    fn of_term(&self, term: u64) -> Result<MutexGuard<'_, State>, Refusal> {
+        let mut state = lock(&self.state);
+        match state.terms.admit(term) {
+            Ok(()) => Ok(state),
+            Err(highest) => Err(Refusal { term: Some(highest), ..self.refusal(RefusalReason::OldTerm) }),
+        }
+    }
+
     fn refusal(&self, reason: RefusalReason) -> Refusal {
-        Refusal { reason, message: explain(reason, &self.server) }
+        Refusal { reason, message: explain(reason, &self.server), term: None }
     }
 }
 
@@ -222,3 +276,6 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

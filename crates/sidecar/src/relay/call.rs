@@ -79,8 +79,7 @@ impl Call {
             let connection = self.bounded(session.connection(None)).await??;
             let _user = connection.users.token();
             self.sent = Some(connection.clone());
-            let headers = session.desired().headers.clone();
-            let posted = self.bounded(connection.post(&headers, self.message.clone())).await?;
+            let posted = self.bounded(connection.post(self.message.clone())).await?;
             let mut response = posted.map_err(|error| self.lost(&connection, &error))?;
             if response.status().is_success() {
                 return self.answer(&connection, response).await;
@@ -215,13 +214,16 @@ impl Call {
         CallError::Trouble(trouble)
     }
 
-    /// The connection failed: it is taken out of use, and the request fails, as it must not be sent twice.
+    /// The connection failed: it is taken out of use, and the request fails, as it must not be sent twice. A credential that is
+    /// withheld says nothing of the connection.
     fn lost(&self, connection: &Arc<Connection>, error: &SendError) -> CallError {
-        self.session().lost(connection, false);
+        if !matches!(error, SendError::Withheld(_)) {
+            self.session().lost(connection, false);
+        }
         let trouble = self.site().send(error);
         self.session().note(Some(&trouble));
         match error {
-            SendError::NotSent(_) => CallError::Trouble(trouble),
+            SendError::NotSent(_) | SendError::Withheld(_) => CallError::Trouble(trouble),
             SendError::Lost(_) => CallError::OutcomeUnknown(trouble),
         }
     }
@@ -258,9 +260,8 @@ async fn bounded<T>(
 
 /// Sends the upstream a message that nothing depends on.
 async fn notify(session: Arc<Session>, connection: Arc<Connection>, message: String) {
-    let headers = session.desired().headers.clone();
     let sent = timeout(NOTICE, async {
-        let mut response = connection.post(&headers, Bytes::from(message)).await?;
+        let mut response = connection.post(Bytes::from(message)).await?;
         response.body_mut().finish(REFUSAL_LIMIT).await;
         Ok::<_, SendError>(())
     });

@@ -45,9 +45,8 @@ fn outbound(scope: &Scope, text: &str, frame: &Frame<'_>) -> Option<String> {
 
 async fn deliver(session: Arc<Session>, connection: Arc<Connection>, message: String) -> StatusCode {
     let _user = connection.users.token();
-    let headers = session.desired().headers.clone();
     let sent = timeout(ACCEPT_TIMEOUT, async {
-        let mut response = connection.post(&headers, Bytes::from(message)).await?;
+        let mut response = connection.post(Bytes::from(message)).await?;
         response.body_mut().finish(REFUSAL_LIMIT).await;
         Ok::<_, SendError>(response.status())
     });
@@ -63,10 +62,10 @@ async fn deliver(session: Arc<Session>, connection: Arc<Connection>, message: St
             }
             StatusCode::BAD_GATEWAY
         }
-        Ok(Err(_)) => {
+        Ok(Err(SendError::Withheld(_))) | Err(_) => StatusCode::BAD_GATEWAY,
+        Ok(Err(SendError::NotSent(_) | SendError::Lost(_))) => {
             session.lost(&connection, false);
             StatusCode::BAD_GATEWAY
         }
-        Err(_) => StatusCode::BAD_GATEWAY,
     }
 }

@@ -3,11 +3,11 @@
 use super::scope::Running;
 use super::{Desired, Scope, Session};
 use crate::budget::NoRoom;
-use crate::registry::Urgency;
 use crate::sync::lock;
 use crate::upstream::Trouble;
 use berth_mcp::error::{self, ErrorBody};
 use berth_mcp::frame::TokenKey;
+use berth_net::feed::Urgency;
 use berth_net::metrics::Held;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -5,10 +5,10 @@
 
 use super::{CallError, Effect, Event, Session};
 use crate::metrics::ConnectResult;
-use crate::registry::Urgency;
 use crate::sync::lock;
 use crate::upstream::handshake::{Failed, Handshake};
-use crate::upstream::{Connection, Site, Step, Transport, Trouble};
+use crate::upstream::{Carried, Connection, Site, Step, Transport, Trouble};
+use berth_net::feed::Urgency;
 use berth_wire::{Failure, Outcome};
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -75,6 +75,9 @@ impl Session {
 
     fn need(self: &Arc<Self>, params: Option<&Arc<str>>) -> Result<Need, CallError> {
         let mut inner = lock(&self.inner);
+        if let Carried::Withheld(withheld) = &inner.desired.carried {
+            return Err(CallError::Trouble(Trouble::withheld(withheld)));
+        }
         let Some(params) = params.cloned().or_else(|| inner.params.clone()) else {
             let server = &inner.desired.server.name;
             let site = Site { server, step: Step::Connect };
@@ -128,9 +131,7 @@ impl Session {
             connection.users.close();
             connection.users.wait().await;
             let desired = self.desired();
-            if connection.delete(&desired.headers, Instant::now() + desired.close()).await
-                != Outcome::Unconfirmed
-            {
+            if connection.delete(Instant::now() + desired.close()).await != Outcome::Unconfirmed {
                 connection.close().await;
                 lock(&self.inner).unclosed.retain(|unclosed| unclosed.epoch != connection.epoch);
             }
@@ -167,8 +168,12 @@ impl Running {
         let handshake = Handshake {
             epoch: self.epoch,
             server: desired.server.name.clone(),
-            transport: Transport::new(shared.dialer.clone(), desired.target.clone(), gauge),
-            headers: desired.headers.clone(),
+            transport: Transport::new(
+                shared.dialer.clone(),
+                desired.target.clone(),
+                self.session.credential.clone(),
+                gauge,
+            ),
             id: self.session.fresh_upstream_id(),
             params: params.clone(),
             connect: desired.connect(),
@@ -203,7 +208,7 @@ impl Running {
         }
         self.settle(ConnectResult::Late, None);
         let desired = self.session.desired();
-        let outcome = connection.delete(&desired.headers, Instant::now() + desired.close()).await;
+        let outcome = connection.delete(Instant::now() + desired.close()).await;
         connection.close().await;
         Ended::Late(outcome)
     }
@@ -257,39 +262,13 @@ impl Drop for Running {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::budget::Budget;
-    use crate::metrics::Metrics;
-    use crate::registry::Feed;
-    use crate::session::{Desired, Shared};
-    use crate::upstream::Dialer;
-    use berth_wire::{Generation, ServerKey, SessionSpec, SessionState, Subject, Timeouts, Upstream};
-    use tokio_util::task::TaskTracker;
+    use crate::fixture;
+    use crate::session::Desired;
+    use berth_wire::SessionState;
 
     fn session() -> Arc<Session> {
-        let spec = SessionSpec {
-            uid: "s".into(),
-            display_name: "test/s".into(),
-            server: ServerKey { uid: "u".into(), name: "n".into(), revision: "r".into() },
-            generation: Generation::default(),
-            subject: Subject { issuer: String::new(), name: "alice".into() },
-            upstream: Upstream { url: "http://127.0.0.1:1/".into(), headers: Vec::new() },
-            timeouts: Timeouts {
-                connect_millis: 5_000,
-                request_millis: 5_000,
-                request_max_millis: 5_000,
-                drain_millis: 5_000,
-                close_millis: 5_000,
-            },
-        };
-        let shared = Shared {
-            dialer: Arc::new(Dialer::system().unwrap()),
-            budget: Budget::mebibytes(1),
-            metrics: Metrics::default(),
-            feed: Feed::default(),
-            random: rustls::crypto::ring::default_provider().secure_random,
-            tasks: TaskTracker::new(),
-        };
-        Session::new("s".into(), Desired::new(spec).unwrap(), Arc::new(shared))
+        let desired = Desired::new(fixture::spec("Bearer first")).unwrap();
+        Session::new("s".into(), desired, fixture::shared())
     }
 
     #[tokio::test]

@@ -1,10 +1,11 @@
 //! What the operator wants of a session, checked and ready for use.
 
 use crate::bounds::millis;
-use crate::upstream::{Target, TargetError};
+use crate::upstream::{Carried, Target, TargetError};
 use berth_mcp::header;
 use berth_wire::{Generation, Header, ServerKey, SessionSpec, Subject, Timeouts};
 use http::{HeaderMap, HeaderName, HeaderValue};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Headers that HTTP, MCP or the sidecar itself sets, as in the rule of the `McpServer`. A second one would be overwritten, or
@@ -31,8 +32,8 @@ pub(crate) struct Desired {
     pub generation: Generation,
     pub subject: Subject,
     pub target: Target,
-    /// Headers for every request, credentials among them.
-    pub headers: HeaderMap,
+    /// What every request carries, credentials among it.
+    pub carried: Carried,
     pub timeouts: Timeouts,
 }
 
@@ -59,14 +60,17 @@ impl Desired {
     /// Checks `spec`.
     pub(crate) fn new(spec: SessionSpec) -> Result<Self, SpecError> {
         let target = Target::parse(&spec.upstream.url)?;
-        let headers = spec.upstream.headers.into_iter().map(read_header).collect::<Result<_, _>>()?;
+        let carried = match spec.upstream.withheld {
+            Some(withheld) => Carried::Withheld(Arc::new(withheld)),
+            None => Carried::Headers(Arc::new(read_headers(spec.upstream.headers)?)),
+        };
         Ok(Self {
             display_name: spec.display_name,
             server: spec.server,
             generation: spec.generation,
             subject: spec.subject,
             target,
-            headers,
+            carried,
             timeouts: spec.timeouts,
         })
     }
@@ -85,6 +89,10 @@ impl Desired {
     pub(crate) fn close(&self) -> Duration {
         millis(self.timeouts.close_millis)
     }
+}
+
+fn read_headers(headers: Vec<Header>) -> Result<HeaderMap, SpecError> {
+    headers.into_iter().map(read_header).collect()
 }
 
 fn read_header(header: Header) -> Result<(HeaderName, HeaderValue), SpecError> {

@@ -1,8 +1,8 @@
 //! The end of a session: fence, drain, close, remove. Each step is bounded, each outcome reported.
 
 use super::{Effect, Event, Session};
-use crate::registry::Urgency;
 use crate::sync::lock;
+use berth_net::feed::Urgency;
 use berth_wire::{EndPhase, EndReport, Outcome};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -73,11 +73,11 @@ impl Session {
 
     /// Ends every upstream session that may be there: of the connection, of lost ones, of an attempt in flight.
     async fn close_upstream(&self, deadline: Instant) -> Closed {
-        let (connections, attempt, desired) = {
+        let (connections, attempt) = {
             let mut inner = lock(&self.inner);
             let lost = std::mem::take(&mut inner.unclosed);
             let connections: Vec<_> = inner.connection.take().into_iter().chain(lost).collect();
-            (connections, inner.attempt.take(), inner.desired.clone())
+            (connections, inner.attempt.take())
         };
         let attempt = async {
             let Some(mut attempt) = attempt else {
@@ -90,7 +90,7 @@ impl Session {
             }
         };
         let connections = futures::future::join_all(connections.iter().map(async |connection| {
-            let outcome = connection.delete(&desired.headers, deadline).await;
+            let outcome = connection.delete(deadline).await;
             // Only now: an upstream must hear of the end before its socket goes.
             connection.close().await;
             outcome

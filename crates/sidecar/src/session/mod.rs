@@ -18,10 +18,10 @@ pub(crate) use scope::{Scope, fresh_id};
 
 use crate::budget::Budget;
 use crate::metrics::Metrics;
-use crate::registry::{Feed, Urgency};
 use crate::sync::lock;
-use crate::upstream::{Connection, Dialer, Trouble};
-use berth_wire::{Activity, EndReport, SessionReport};
+use crate::upstream::{Carried, Connection, Credential, Dialer, Trouble};
+use berth_net::feed::{Feed, Urgency};
+use berth_wire::{Activity, EndReport, Failure, SessionReport};
 use machine::{Effect, Event, Machine};
 use rustls::crypto::SecureRandom;
 use scope::Scopes;
@@ -45,6 +45,8 @@ pub(crate) struct Shared {
 pub(crate) struct Session {
     pub uid: Arc<str>,
     pub shared: Arc<Shared>,
+    /// What its requests carry; replaced under the lock of `inner`.
+    credential: Arc<Credential>,
     inner: Mutex<Inner>,
     /// Cancelled when the end begins: no new work, no reconnect.
     fence: CancellationToken,
@@ -80,13 +82,14 @@ impl Session {
         Arc::new(Self {
             uid,
             shared,
+            credential: Credential::new(desired.carried.clone()),
             inner: Mutex::new(Inner {
                 machine: Machine::new(),
+                trouble: trouble_after(&desired.carried, None, None),
                 desired: Arc::new(desired),
                 attempt: None,
                 connection: None,
                 params: None,
-                trouble: None,
                 unclosed: Vec::new(),
                 unconfirmed: false,
                 scopes: Scopes::default(),
@@ -106,9 +109,15 @@ impl Session {
         lock(&self.inner).desired.clone()
     }
 
-    /// Takes up a newer wish; calls that run keep the timeouts that they began with.
+    /// Takes up a newer wish. Calls that run keep the timeouts that they began with; whatever is sent from now on, for them too,
+    /// carries what this wish says.
     pub(crate) fn update(&self, desired: Desired) {
-        lock(&self.inner).desired = Arc::new(desired);
+        let mut inner = lock(&self.inner);
+        self.credential.replace(desired.carried.clone());
+        let trouble = inner.trouble.take();
+        inner.trouble = trouble_after(&desired.carried, Some(&inner.desired.carried), trouble);
+        inner.desired = Arc::new(desired);
+        drop(inner);
         self.tell(Urgency::Now);
     }
 
@@ -183,5 +192,16 @@ impl Session {
 
     fn tell(&self, urgency: Urgency) {
         self.shared.feed.mark(&self.uid, urgency);
+    }
+}
+
+/// What is known to be wrong once a session carries `now` instead of `before`. Trouble with a credential is over with it.
+fn trouble_after(now: &Carried, before: Option<&Carried>, trouble: Option<Trouble>) -> Option<Trouble> {
+    match (now, before) {
+        (Carried::Withheld(withheld), _) => Some(Trouble::withheld(withheld)),
+        (Carried::Headers(_), None | Some(Carried::Withheld(_))) => None,
+        (Carried::Headers(now), Some(Carried::Headers(before))) => {
+            trouble.filter(|trouble| trouble.failure != Failure::Unauthorized || now == before)
+        }
     }
 }

@@ -63,9 +63,9 @@ impl Connection {
         self.names.id.is_some()
     }
 
-    /// Sends one message; `headers` are the session's own, credentials among them.
-    pub async fn post(&self, headers: &HeaderMap, message: Bytes) -> Result<Response<Body>, SendError> {
-        post(&self.transport, headers, &self.names, message).await
+    /// Sends one message, with what the session's requests carry at that moment.
+    pub async fn post(&self, message: Bytes) -> Result<Response<Body>, SendError> {
+        post(&self.transport, &self.names, message).await
     }
 
     /// Notes that the upstream does not know the session any more.
@@ -79,11 +79,11 @@ impl Connection {
     }
 
     /// Ends the upstream session, by `deadline` at the latest.
-    pub async fn delete(&self, headers: &HeaderMap, deadline: Instant) -> Outcome {
+    pub async fn delete(&self, deadline: Instant) -> Outcome {
         if self.is_gone() {
             return Outcome::NotNeeded;
         }
-        delete(&self.transport, headers, &self.names, deadline).await
+        delete(&self.transport, &self.names, deadline).await
     }
 
     /// Closes the sockets and returns when they are closed.
@@ -95,28 +95,30 @@ impl Connection {
 /// POSTs one message to the upstream.
 pub(crate) async fn post(
     transport: &Arc<Transport>,
-    headers: &HeaderMap,
     names: &SessionNames,
     message: Bytes,
 ) -> Result<Response<Body>, SendError> {
-    let mut request = request(Method::POST, transport.target(), headers, names, message);
-    request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(header::JSON));
-    transport.send(request).await
+    let make = || {
+        let headers = transport.credential().headers().map_err(SendError::Withheld)?;
+        let mut request = request(Method::POST, transport.target(), &headers, names, message.clone());
+        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(header::JSON));
+        Ok(request)
+    };
+    transport.send(make).await
 }
 
-/// DELETEs the upstream session. A server that knows no DELETE, or no such session, has nothing left to end.
-pub(crate) async fn delete(
-    transport: &Arc<Transport>,
-    headers: &HeaderMap,
-    names: &SessionNames,
-    deadline: Instant,
-) -> Outcome {
+/// DELETEs the upstream session. A server that knows no DELETE, or no such session, has nothing left to end. Without its
+/// credential it is tried all the same: the upstream may know the session by its id alone.
+pub(crate) async fn delete(transport: &Arc<Transport>, names: &SessionNames, deadline: Instant) -> Outcome {
     if names.id.is_none() {
         return Outcome::NotNeeded;
     }
-    let request = request(Method::DELETE, transport.target(), headers, names, Bytes::new());
+    let make = || {
+        let headers = transport.credential().headers().unwrap_or_default();
+        Ok(request(Method::DELETE, transport.target(), &headers, names, Bytes::new()))
+    };
     let confirmed = async {
-        let response = transport.send(request).await.ok()?;
+        let response = transport.send(make).await.ok()?;
         let (status, mut body) = (response.status(), response.into_body());
         if status.is_success() || status == StatusCode::METHOD_NOT_ALLOWED {
             return Some(());

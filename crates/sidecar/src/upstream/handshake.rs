@@ -6,7 +6,7 @@ use berth_mcp::frame::{Frame, Outcome as Answer};
 use berth_mcp::{header, method, sse};
 use berth_wire::{Failure, Outcome};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Response};
+use http::{HeaderValue, Response};
 use serde::Deserialize;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -22,7 +22,6 @@ pub(crate) struct Handshake {
     pub epoch: u64,
     pub server: String,
     pub transport: Arc<Transport>,
-    pub headers: HeaderMap,
     /// JSON-RPC id of `initialize`.
     pub id: u64,
     /// Raw JSON of the parameters of `initialize`, as the client spelled them.
@@ -110,7 +109,7 @@ impl Handshake {
         message: String,
         names: &SessionNames,
     ) -> Result<Response<super::Body>, super::SendError> {
-        post(&self.transport, &self.headers, names, Bytes::from(message)).await
+        post(&self.transport, names, Bytes::from(message)).await
     }
 
     /// The text of the response to `initialize`. Whatever comes before it on a stream has no client to go to.
@@ -159,7 +158,7 @@ impl Handshake {
     async fn clean_up(&self, failed: Failed, reached: &Reached) -> Failed {
         let Failed::Trouble(mut trouble) = failed else { return failed };
         let deadline = Instant::now() + self.close;
-        trouble.leftover = match delete(&self.transport, &self.headers, &reached.names, deadline).await {
+        trouble.leftover = match delete(&self.transport, &reached.names, deadline).await {
             // There is no id to end it by; there may be a session nevertheless.
             Outcome::NotNeeded => trouble.leftover,
             outcome => outcome,

@@ -1,10 +1,12 @@
 //! The upstream side: one MCP server, reached over sockets that belong to one session.
 //!
-//! [`Target`] is where, [`Dialer`] opens sockets, [`Transport`] sends HTTP over them, [`handshake`] opens an MCP session
-//! and [`Connection`] is one that is open. [`Trouble`] is what can go wrong, in words for people.
+//! [`Target`] is where, [`Dialer`] opens sockets, [`Credential`] is what requests carry, [`Transport`] sends HTTP,
+//! [`handshake`] opens an MCP session and [`Connection`] is one that is open. [`Trouble`] is what can go wrong, in words for
+//! people.
 
 mod body;
 mod connection;
+mod credential;
 mod dial;
 pub(crate) mod handshake;
 mod status;
@@ -14,6 +16,7 @@ mod trouble;
 
 pub use body::{Body, BodyError};
 pub use connection::Connection;
+pub use credential::{Carried, Credential};
 pub use dial::{DialError, Dialer, DialerError};
 pub(crate) use status::is_session_lost;
 pub use target::{Host, Target, TargetError};

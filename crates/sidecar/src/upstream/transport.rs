@@ -4,11 +4,13 @@
 //! it failed, and when every socket is closed.
 
 use super::body::Body;
+use super::credential::Credential;
 use super::dial::{DialError, Dialer};
 use super::target::Target;
 use crate::sync::lock;
 use berth_net::error::chain;
 use berth_net::metrics::Held;
+use berth_wire::Withheld;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
@@ -37,12 +39,16 @@ pub enum SendError {
     /// The socket failed after the request may have been sent.
     #[error("the connection to the upstream was lost: {0}")]
     Lost(String),
+    /// Nothing was sent: the credential is withheld.
+    #[error("{}", .0.message)]
+    Withheld(Arc<Withheld>),
 }
 
 /// The sockets of one connection.
 pub struct Transport {
     dialer: Arc<Dialer>,
     target: Target,
+    credential: Arc<Credential>,
     idle: Mutex<Vec<Idle>>,
     drivers: TaskTracker,
     closed: CancellationToken,
@@ -56,10 +62,11 @@ struct Idle {
 
 impl Transport {
     /// A transport without sockets yet; `open` counts those that it opens.
-    pub fn new(dialer: Arc<Dialer>, target: Target, open: Gauge) -> Arc<Self> {
+    pub fn new(dialer: Arc<Dialer>, target: Target, credential: Arc<Credential>, open: Gauge) -> Arc<Self> {
         Arc::new(Self {
             dialer,
             target,
+            credential,
             idle: Mutex::default(),
             drivers: TaskTracker::new(),
             closed: CancellationToken::new(),
@@ -72,6 +79,11 @@ impl Transport {
         &self.target
     }
 
+    /// What its requests carry.
+    pub fn credential(&self) -> &Credential {
+        &self.credential
+    }
+
     /// Opens a socket and keeps it for the next request.
     pub async fn warm(&self) -> Result<(), DialError> {
         let sender = self.open().await?;
@@ -79,26 +91,28 @@ impl Transport {
         Ok(())
     }
 
-    /// Sends `request` over an unused socket or a new one; returns when the answer's head is there. Never sends twice.
+    /// Sends a request over an unused socket or a new one; returns when the answer's head is there. Never sends twice. `make`
+    /// gives the request as it has to be at that moment: the socket it goes over is ready by then.
     pub async fn send(
         self: &Arc<Self>,
-        mut request: Request<Full<Bytes>>,
+        make: impl Fn() -> Result<Request<Full<Bytes>>, SendError> + Send,
     ) -> Result<Response<Body>, SendError> {
         while let Some(mut sender) = self.take_idle() {
             if sender.ready().await.is_err() {
                 continue;
             }
-            match sender.try_send_request(request).await {
+            match sender.try_send_request(make()?).await {
                 Ok(response) => return Ok(Body::wrap(response, sender, self.clone())),
                 // hyper gives back only what it has not begun to write.
-                Err(mut error) => match error.take_message() {
-                    Some(unsent) => request = unsent,
-                    None => return Err(SendError::Lost(chain(error.error()))),
-                },
+                Err(mut error) => {
+                    if error.take_message().is_none() {
+                        return Err(SendError::Lost(chain(error.error())));
+                    }
+                }
             }
         }
         let mut sender = self.open().await?;
-        let response = sender.send_request(request).await.map_err(|error| SendError::Lost(chain(&error)))?;
+        let response = sender.send_request(make()?).await.map_err(|error| SendError::Lost(chain(&error)))?;
         Ok(Body::wrap(response, sender, self.clone()))
     }
 

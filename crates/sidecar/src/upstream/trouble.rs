@@ -5,7 +5,7 @@ use super::dial::DialError;
 use super::status::failure_of;
 use super::transport::SendError;
 use berth_mcp::frame::{Frame, Outcome as Answer};
-use berth_wire::{Failure, Outcome};
+use berth_wire::{Failure, Outcome, Withheld};
 use http::StatusCode;
 use std::fmt;
 use std::sync::Arc;
@@ -24,6 +24,14 @@ pub struct Trouble {
     pub rpc_error: Option<Arc<str>>,
     /// Whether an upstream session may have been left behind: `Unconfirmed` if one may exist that nobody can name.
     pub leftover: Outcome,
+}
+
+impl Trouble {
+    /// The trouble of a session whose credential cannot be had; the text is the operator's own.
+    pub(crate) fn withheld(withheld: &Withheld) -> Self {
+        let message = shorten(withheld.message.clone());
+        Self { failure: withheld.reason, message, rpc_error: None, leftover: Outcome::NotNeeded }
+    }
 }
 
 /// What was being done.
@@ -87,6 +95,7 @@ impl Site<'_> {
         match error {
             SendError::NotSent(error) => self.dial(error),
             SendError::Lost(_) => self.lost(Failure::UpstreamUnreachable, error),
+            SendError::Withheld(withheld) => Trouble::withheld(withheld),
         }
     }
 

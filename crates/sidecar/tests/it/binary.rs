@@ -67,9 +67,10 @@ async fn the_binary_serves_and_ends_its_sessions_when_told_to() {
     let admin_address = address(&serving, "admin_listen");
     assert!(admin(admin_address, "/readyz").await.starts_with("HTTP/1.1 200"));
 
-    let target = Target { address: address(&serving, "listen"), server_uid: SERVER_UID.into() };
+    let target = Target::sidecar(address(&serving, "listen"), SERVER_UID);
     let operator = PeerClient::new(pki.client(berth_wire::OPERATOR_URI).identity());
     let put = Request::put("/v1/sessions/s")
+        .header(berth_wire::TERM_HEADER, "1")
         .body(Body::from(serde_json::to_vec(&spec("s", &upstream)).unwrap()))
         .unwrap();
     assert_eq!(read(request_of(&operator, &target, put).await).await.0, StatusCode::OK);

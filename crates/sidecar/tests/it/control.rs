@@ -4,7 +4,7 @@ use crate::support::client::initialize;
 use crate::support::harness::{As, Harness, data_request, read, spec};
 use crate::support::upstream::Upstream;
 use axum::body::Body;
-use berth_wire::{Generation, Header, RefusalReason, SessionState, WatchLine};
+use berth_wire::{Generation, Header, RefusalReason, SessionState, TERM_HEADER, WatchLine};
 use http::{Method, Request, StatusCode};
 use serde_json::json;
 
@@ -67,7 +67,12 @@ async fn a_held_session_never_changes_its_subject() {
     let session = spec("s", &upstream);
     harness.put(&session).await;
     let client = harness.initialized("s").await;
-    for (issuer, name) in [("", "mallory@corp.example"), ("https://idp.example", "alice@corp.example")] {
+    for (issuer, name) in [
+        ("", "mallory@corp.example"),
+        ("", "alice@corp.example "),
+        ("", "Alice@corp.example"),
+        ("https://idp.example", "alice@corp.example"),
+    ] {
         let mut changed = session.clone();
         changed.generation.session += 1;
         changed.subject.issuer = issuer.into();
@@ -80,6 +85,33 @@ async fn a_held_session_never_changes_its_subject() {
     assert_eq!(upstream.books().credentials, ["Bearer first"], "nothing of the refused PUT is in force");
     harness.put(&session).await;
     harness.end_now("s").await;
+    harness.assert_baseline().await;
+}
+
+#[tokio::test]
+async fn a_subject_of_any_shape_is_held_and_each_spelling_is_another_subject() {
+    let names = ["日本@example.test", "CORP\\u1", "caf\u{e9}", "cafe\u{301}", "\"a\"/%00", &"é".repeat(512)];
+    let slots = u32::try_from(names.len()).unwrap();
+    let (harness, upstream) = (Harness::start(slots).await, Upstream::start().await);
+    let session = |at: usize, name: &str| {
+        let mut session = spec(&format!("s{at}"), &upstream);
+        session.subject.name = name.to_owned();
+        session
+    };
+    for (at, name) in names.iter().enumerate() {
+        harness.put(&session(at, name)).await;
+    }
+    for (at, name) in names.iter().enumerate() {
+        for (held, _) in names.iter().enumerate().filter(|(held, _)| *held != at) {
+            let refusal = harness.refused(&session(held, name)).await;
+            assert_eq!(refusal.reason, RefusalReason::SubjectChanged, "{name}");
+            assert!(!refusal.message.contains(name), "{refusal:?}");
+        }
+        harness.put(&session(at, name)).await;
+    }
+    for at in 0..names.len() {
+        harness.end_now(&format!("s{at}")).await;
+    }
     harness.assert_baseline().await;
 }
 
@@ -111,7 +143,7 @@ async fn specs_that_cannot_be_used_are_refused_without_quoting_a_value() {
 async fn each_path_is_for_its_own_peer() {
     let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
     harness.put(&spec("s", &upstream)).await;
-    let get = || Request::get("/v1/sessions").body(Body::empty()).unwrap();
+    let get = || Request::get("/v1/sessions").header(TERM_HEADER, "1").body(Body::empty()).unwrap();
     let post = || data_request(Method::POST, "s", None, initialize("a").to_string());
     for (peer, request, expected) in [
         (As::Operator, get(), StatusCode::OK),

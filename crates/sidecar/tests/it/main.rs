@@ -8,6 +8,8 @@
 mod binary;
 mod connect;
 mod control;
+mod credential;
 mod end;
 mod relay;
 mod support;
+mod term;

@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::pod::Life;
+use crate::server::credential::SecretState;
 use crate::server::fixture::{IMAGE, pool_pod, server, valid};
-use crate::server::validate::{SecretState, validate};
+use crate::server::validate::validate;
 
 const NOW: Moment = Moment(1_000_000_000);
 

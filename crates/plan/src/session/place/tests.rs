@@ -193,3 +193,18 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_session_for_which_nothing_can_be_decided_stays_where_it_is_and_goes_nowhere_else() {
+    let kept = |pods: &[PoolPod], reports: &[(String, SessionReport)], promised: Option<&str>| {
+        let observed = Observed { reports, promised, ..observed(pods) };
+        super::kept(&observed, NOW).map(|pod| pod.uid.clone())
+    };
+    let held = |state| vec![("pod-0".to_owned(), report(state, 0))];
+    let pods = [pool_pod(0, 50, &["me"]), pool_pod(1, 50, &[])];
+    assert_eq!(kept(&pods, &held(SessionState::Connected), None).as_deref(), Some("pod-0"));
+    assert_eq!(kept(&[old(0, &["me"])], &held(SessionState::Idle), None).as_deref(), Some("pod-0"));
+    assert_eq!(kept(&pods, &[], Some("pod-1")).as_deref(), Some("pod-1"), "what was promised");
+    assert_eq!(kept(&pods, &held(SessionState::Ended), Some("pod-0")), None, "it has ended there");
+    assert_eq!(kept(&pods, &[], None), None, "a free slot is not taken");
+}

@@ -1,9 +1,10 @@
 //! What users read, case by case.
 
 use super::*;
+use crate::server::credential::{self, User};
 use crate::server::fixture::{pool_pod, valid};
 use crate::session::validate::fixture::session;
-use berth_wire::{Activity, Generation, SessionState};
+use berth_wire::{Activity, Failure, Generation, SessionState};
 
 const NOW: Moment = Moment(1_000_000_000);
 const GATEWAY: &str = "http://gateway.berth.svc:8080/";
@@ -84,6 +85,81 @@ fn one_bad_server_of_two_leaves_the_session_ready_and_degraded() {
     assert_eq!(ready(&two_servers(), &[down(), held(None, None)]), "Ready=True Degraded");
     assert_eq!(ready(&two_servers(), &[down(), refused()]), "Ready=False UpstreamUnreachable");
     assert_eq!(ready(&session("{}"), &[down()]), "Ready=False UpstreamUnreachable");
+}
+
+fn without_credential(told: bool, refusal: credential::Refusal) -> Outcome {
+    let refusal = Refusal::Credential { server: "everything".into(), refusal };
+    Outcome::withheld(&valid("{}"), &pool_pod(0, 50, &["77-session"]), refusal, told)
+}
+
+fn unlabelled() -> credential::Refusal {
+    credential::Refusal::NotPermitted { secret: "token".into(), user: User::Session }
+}
+
+#[test]
+fn a_bound_session_that_loses_its_credential_keeps_its_slot_and_says_why_it_is_not_ready() {
+    let status = status(&session("{}"), &[without_credential(true, unlabelled())], GATEWAY, NOW);
+    assert_eq!(
+        conditions(&status),
+        ["Accepted=True Accepted", "ResolvedRefs=False RefNotPermitted", "Ready=False RefNotPermitted"]
+    );
+    let server = &status.servers[0];
+    assert_eq!((server.state, server.reason.as_deref()), (BindingState::Degraded, Some("RefNotPermitted")));
+    assert!(server.pod_ref.is_some() && server.url.is_some() && server.revision.is_some());
+    assert!(server.last_error.as_ref().unwrap().contains("secret \"token\" is not labelled"), "{server:?}");
+}
+
+#[test]
+fn a_missing_credential_is_a_spec_that_is_not_accepted_and_every_reference_resolves() {
+    let missing = Outcome::Refused(Refusal::NoCredential { index: 1, server: "b".into() });
+    let alone = status(&session("{}"), std::slice::from_ref(&missing), GATEWAY, NOW);
+    assert_eq!(
+        conditions(&alone),
+        ["Accepted=False InvalidSpec", "ResolvedRefs=True ResolvedRefs", "Ready=False InvalidSpec"]
+    );
+    assert!(alone.conditions[0].message.contains("spec.servers[1].credential"), "{alone:?}");
+    let beside = status(&two_servers(), &[held(None, None), missing], GATEWAY, NOW);
+    assert_eq!(
+        conditions(&beside),
+        ["Accepted=False InvalidSpec", "ResolvedRefs=True ResolvedRefs", "Ready=True Degraded"]
+    );
+}
+
+#[test]
+fn every_unresolved_reference_is_named_under_the_reason_of_the_first() {
+    let outcomes = [refused(), without_credential(true, unlabelled())];
+    let status = status(&two_servers(), &outcomes, GATEWAY, NOW);
+    let resolved = &status.conditions[1];
+    assert_eq!((resolved.type_.as_str(), resolved.reason.as_str()), ("ResolvedRefs", "RefNotFound"));
+    assert!(resolved.message.contains("\"gone\"") && resolved.message.contains("\"token\""), "{resolved:?}");
+}
+
+#[test]
+fn what_comes_unseen_is_looked_for_and_what_an_event_tells_is_not() {
+    let missing = || credential::Refusal::SecretNotFound {
+        secret: "token".into(),
+        key: "value".into(),
+        user: User::Session,
+    };
+    let no_key = || credential::Refusal::KeyNotFound {
+        secret: "token".into(),
+        key: "value".into(),
+        field: "spec.servers[0].credential.secretKeyRef".into(),
+    };
+    let refused = |refusal| Outcome::Refused(Refusal::Credential { server: "everything".into(), refusal });
+    let later = |millis: i64| Some(Moment(NOW.0 + millis));
+    let table = [
+        (refused(missing()), later(15_000)),
+        (refused(unlabelled()), later(15_000)),
+        (refused(no_key()), None),
+        (without_credential(true, unlabelled()), later(15_000)),
+        (without_credential(true, no_key()), None),
+        // The sidecar has to learn of it, whatever it is.
+        (without_credential(false, no_key()), later(2_000)),
+    ];
+    for (outcome, next) in table {
+        assert_eq!(next_look(&session("{}"), std::slice::from_ref(&outcome), NOW), next, "{outcome:?}");
+    }
 }
 
 #[test]

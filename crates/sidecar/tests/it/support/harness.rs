@@ -11,8 +11,8 @@ use berth_sidecar::metrics::Metrics;
 use berth_sidecar::sidecar::Sidecar;
 use berth_sidecar::upstream::Dialer;
 use berth_wire::{
-    EndReport, Generation, Header, Refusal, ServerKey, SessionReport, SessionSpec, Subject, Timeouts,
-    WatchLine,
+    EndReport, Generation, Header, Refusal, ServerKey, SessionReport, SessionSpec, Subject, TERM_HEADER,
+    Timeouts, WatchLine,
 };
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
@@ -20,6 +20,7 @@ use hyper::body::Incoming;
 use prometheus_client::metrics::gauge::Gauge;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -40,6 +41,8 @@ pub struct Harness {
     pub sidecar: Sidecar,
     pub metrics: Metrics,
     pub budget: Budget,
+    /// Term that control requests carry.
+    pub term: AtomicU64,
     whole_budget: usize,
     target: Target,
     operator: PeerClient,
@@ -59,11 +62,12 @@ impl Harness {
         let pki = Pki::new();
         let metrics = Metrics::default();
         let budget = Budget::mebibytes(buffer_mib);
-        let sidecar = Sidecar::new(server(), slots, Arc::new(dialer), budget.clone(), metrics.clone());
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let target = Target { address: listener.local_addr().unwrap(), server_uid: SERVER_UID.into() };
         let stop = CancellationToken::new();
-        let app = sidecar.router(stop.clone());
+        let dialer = Arc::new(dialer);
+        let sidecar = Sidecar::new(server(), slots, dialer, budget.clone(), metrics.clone(), stop.clone());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let target = Target::sidecar(listener.local_addr().unwrap(), SERVER_UID);
+        let app = sidecar.router();
         tokio::spawn(berth_net::serve::serve(
             listener,
             Some(pki.sidecar(SERVER_UID).identity()),
@@ -74,6 +78,7 @@ impl Harness {
         Self {
             sidecar,
             metrics,
+            term: AtomicU64::new(1),
             whole_budget: budget.left(),
             budget,
             target,
@@ -109,18 +114,22 @@ impl Harness {
     }
 
     pub async fn try_put(&self, spec: &SessionSpec) -> (StatusCode, Vec<u8>) {
-        let request =
-            Request::put(format!("/v1/sessions/{}", spec.uid)).header("content-type", "application/json");
-        let request = request.body(Body::from(serde_json::to_vec(spec).unwrap())).unwrap();
-        read(self.send(As::Operator, request).await).await
+        let path = format!("/v1/sessions/{}", spec.uid);
+        read(self.control(Method::PUT, &path, serde_json::to_vec(spec).unwrap()).await).await
+    }
+
+    /// One control request of the operator, of the harness' term.
+    pub async fn control(&self, method: Method, path: &str, body: impl Into<Body>) -> Response<Incoming> {
+        let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+        let request = request.header(TERM_HEADER, self.term.load(Ordering::Relaxed));
+        self.send(As::Operator, request.body(body.into()).unwrap()).await
     }
 
     /// DELETEs a session.
     pub async fn end(&self, uid: &str, bounds: EndBounds) -> (StatusCode, EndReport) {
         let EndBounds { drain, close, wait } = bounds;
         let path = format!("/v1/sessions/{uid}?drainMillis={drain}&closeMillis={close}&waitMillis={wait}");
-        let request = Request::delete(path).body(Body::empty()).unwrap();
-        let (status, body) = read(self.send(As::Operator, request).await).await;
+        let (status, body) = read(self.control(Method::DELETE, &path, Body::empty()).await).await;
         (status, serde_json::from_slice(&body).unwrap())
     }
 
@@ -137,16 +146,14 @@ impl Harness {
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str) -> T {
-        let request = Request::get(path).body(Body::empty()).unwrap();
-        let (status, body) = read(self.send(As::Operator, request).await).await;
+        let (status, body) = read(self.control(Method::GET, path, Body::empty()).await).await;
         assert_eq!(status, StatusCode::OK);
         serde_json::from_slice(&body).unwrap()
     }
 
     /// A watch of the sessions.
     pub async fn watch(&self) -> Watch {
-        let request = Request::get("/v1/sessions?watch=true").body(Body::empty()).unwrap();
-        let response = self.send(As::Operator, request).await;
+        let response = self.control(Method::GET, "/v1/sessions?watch=true", Body::empty()).await;
         assert_eq!(response.status(), StatusCode::OK);
         Watch { body: response.into_body(), buffer: Vec::new() }
     }
@@ -247,6 +254,7 @@ pub fn spec(uid: &str, upstream: &Upstream) -> SessionSpec {
         upstream: berth_wire::Upstream {
             url: upstream.url(),
             headers: vec![Header { name: "Authorization".into(), value: "Bearer first".into() }],
+            withheld: None,
         },
         timeouts: Timeouts {
             connect_millis: 15_000,

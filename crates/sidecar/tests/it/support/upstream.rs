@@ -50,8 +50,10 @@ pub struct Books {
     pub deletes: Vec<String>,
     /// Everything else: session, socket, message.
     pub messages: Vec<(String, SocketAddr, Value)>,
-    /// Values of the Authorization header.
+    /// Values of the Authorization header of messages.
     pub credentials: Vec<String>,
+    /// Values of the Authorization header of DELETEs.
+    pub credentials_of_deletes: Vec<Option<String>>,
     next_session: u32,
 }
 
@@ -90,6 +92,7 @@ impl Upstream {
             deletes: Vec::new(),
             messages: Vec::new(),
             credentials: Vec::new(),
+            credentials_of_deletes: Vec::new(),
             next_session: 1,
         };
         let upstream = Self {
@@ -192,6 +195,10 @@ async fn receive(
     if message.get("id").is_none() {
         return StatusCode::ACCEPTED.into_response();
     }
+    if message["params"]["name"] == "credential" {
+        let seen = headers.get("authorization").map(|value| value.to_str().unwrap());
+        return json_answer(&json!({"jsonrpc": "2.0", "id": message["id"], "result": {"credential": seen}}));
+    }
     tool(&upstream, &session, &message)
 }
 
@@ -230,6 +237,8 @@ async fn delete(State(upstream): State<Upstream>, headers: HeaderMap) -> Respons
     let act = {
         let mut books = upstream.books();
         books.deletes.push(session.clone());
+        let credential = headers.get("authorization").map(|value| value.to_str().unwrap().to_owned());
+        books.credentials_of_deletes.push(credential);
         books.on_delete
     };
     if let Some(response) = upstream.act(act).await {

@@ -1,9 +1,7 @@
-//! News of sessions for those who watch. A slow reader is not queued for: it gets the newest state of each session that
-//! changed meanwhile.
+//! News for those who watch. A slow reader is not queued for: it gets the newest state of each thing that changed meanwhile.
 
-use crate::sync::lock;
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -12,29 +10,29 @@ const COLLECT: Duration = Duration::from_secs(1);
 
 /// How soon a watcher should know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Urgency {
+pub enum Urgency {
     /// The state changed.
     Now,
     /// Only counts changed.
     Soon,
 }
 
-/// Tells all watchers which sessions changed.
+/// Tells all watchers which things changed, by their UIDs.
 #[derive(Default)]
-pub(crate) struct Feed {
+pub struct Feed {
     watchers: Mutex<Vec<Weak<Watcher>>>,
 }
 
-/// Sessions that changed since one watcher last looked.
+/// What changed since one watcher last looked.
 #[derive(Default)]
-pub(crate) struct Watcher {
+pub struct Watcher {
     changed: Mutex<HashSet<Arc<str>>>,
     urgent: Notify,
 }
 
 impl Feed {
     /// A watcher of all that changes from now on.
-    pub(crate) fn watch(&self) -> Arc<Watcher> {
+    pub fn watch(&self) -> Arc<Watcher> {
         let watcher = Arc::new(Watcher::default());
         let mut watchers = lock(&self.watchers);
         watchers.retain(|other| other.strong_count() > 0);
@@ -42,8 +40,8 @@ impl Feed {
         watcher
     }
 
-    /// Notes that the session `uid` changed.
-    pub(crate) fn mark(&self, uid: &Arc<str>, urgency: Urgency) {
+    /// Notes that `uid` changed.
+    pub fn mark(&self, uid: &Arc<str>, urgency: Urgency) {
         for watcher in lock(&self.watchers).iter().filter_map(Weak::upgrade) {
             lock(&watcher.changed).insert(uid.clone());
             if urgency == Urgency::Now {
@@ -55,10 +53,14 @@ impl Feed {
 
 impl Watcher {
     /// Waits for news: urgent ones at once, others after a second. Returns without any after that second.
-    pub(crate) async fn changed(&self) -> HashSet<Arc<str>> {
+    pub async fn changed(&self) -> HashSet<Arc<str>> {
         let _ = tokio::time::timeout(COLLECT, self.urgent.notified()).await;
         std::mem::take(&mut *lock(&self.changed))
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -66,7 +68,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_slow_watcher_gets_each_session_once() {
+    async fn a_slow_watcher_gets_each_thing_once() {
         let feed = Feed::default();
         let watcher = feed.watch();
         let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
@@ -78,7 +80,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn counts_alone_are_told_within_the_second() {
+    async fn news_that_can_wait_is_told_within_the_second() {
         let feed = Feed::default();
         let watcher = feed.watch();
         let before = tokio::time::Instant::now();

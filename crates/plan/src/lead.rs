@@ -1,0 +1,101 @@
+//! Which operator leads: one turn of the election by a Lease.
+//!
+//! The Lease is written with its resource version, so that of two writers one wins. Whether somebody else's term is over is
+//! judged by how long the Lease has stood still by our own monotonic clock, never by the times that it holds: clocks differ.
+
+use std::time::Duration;
+
+/// What is known of the Lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen<'a> {
+    /// Who holds it; empty when it was given back.
+    pub holder: &'a str,
+    /// How often it has changed hands: the term.
+    pub transitions: u64,
+    /// How long its holder may go without renewing it.
+    pub duration: Duration,
+    /// How long its resource version has not changed, by our own clock.
+    pub unchanged: Duration,
+}
+
+/// What to do with the Lease now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// Hold it for this term: make it, take it over or renew it.
+    Hold {
+        /// The transition count to write.
+        term: u64,
+    },
+    /// Somebody else holds it.
+    Wait,
+}
+
+/// The first term: zero is what a sidecar has seen that nobody has talked to.
+const FIRST_TERM: u64 = 1;
+
+/// What the process `me`, of the pod `pod`, does with the Lease; `seen` is nothing when there is none. `above` is the highest
+/// term that sidecars have refused us for.
+pub fn turn(me: &str, pod: &str, seen: Option<Seen<'_>>, above: u64) -> Turn {
+    let next = |held: u64| held.max(above).saturating_add(1);
+    match seen {
+        None => Turn::Hold { term: if above == 0 { FIRST_TERM } else { next(0) } },
+        Some(seen) if seen.holder == me && seen.transitions > above => Turn::Hold { term: seen.transitions },
+        // The Lease was deleted and made anew, so that its count is behind what sidecars have seen.
+        Some(seen) if seen.holder == me => Turn::Hold { term: next(seen.transitions) },
+        Some(seen) if is_free(&seen, pod) => Turn::Hold { term: next(seen.transitions) },
+        Some(_) => Turn::Wait,
+    }
+}
+
+/// The identity of a process of the pod `pod` that was started at that time.
+pub fn identity(pod: &str, started_millis: i64) -> String {
+    format!("{pod}_{started_millis}")
+}
+
+/// Nobody holds it, or its holder let its term pass, or was an earlier process of this very pod, which is dead.
+fn is_free(seen: &Seen<'_>, pod: &str) -> bool {
+    let of_this_pod = seen.holder.strip_prefix(pod).is_some_and(|rest| rest.starts_with('_'));
+    seen.holder.is_empty() || of_this_pod || seen.unchanged >= seen.duration
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DURATION: Duration = Duration::from_secs(10);
+
+    fn seen(holder: &str, transitions: u64, unchanged: u64) -> Seen<'_> {
+        Seen { holder, transitions, duration: DURATION, unchanged: Duration::from_secs(unchanged) }
+    }
+
+    #[test]
+    fn a_lease_is_made_renewed_and_taken_over_only_when_its_term_is_over() {
+        let me = identity("op-a", 17);
+        let rows = [
+            (None, Turn::Hold { term: 1 }),
+            (Some(seen(&me, 4, 3)), Turn::Hold { term: 4 }),
+            (Some(seen(&me, 4, 99)), Turn::Hold { term: 4 }),
+            (Some(seen("op-b_3", 4, 9)), Turn::Wait),
+            (Some(seen("op-b_3", 4, 10)), Turn::Hold { term: 5 }),
+            (Some(seen("", 4, 0)), Turn::Hold { term: 5 }),
+        ];
+        for (seen, wanted) in rows {
+            assert_eq!(turn(&me, "op-a", seen, 0), wanted, "{seen:?}");
+        }
+    }
+
+    #[test]
+    fn a_process_follows_a_dead_one_of_its_own_pod_at_once_and_under_a_new_term() {
+        assert_eq!(turn("op-a_18", "op-a", Some(seen("op-a_17", 4, 0)), 0), Turn::Hold { term: 5 });
+        // Another pod whose name begins the same.
+        assert_eq!(turn("op-a_18", "op-a", Some(seen("op-a1_17", 4, 0)), 0), Turn::Wait);
+    }
+
+    #[test]
+    fn a_lease_that_was_made_anew_goes_past_what_sidecars_have_seen() {
+        assert_eq!(turn("op-a_17", "op-a", Some(seen("op-a_17", 1, 0)), 30), Turn::Hold { term: 31 });
+        assert_eq!(turn("op-a_17", "op-a", Some(seen("op-a_17", 31, 0)), 30), Turn::Hold { term: 31 });
+        assert_eq!(turn("op-a_17", "op-a", None, 30), Turn::Hold { term: 31 });
+        assert_eq!(turn("op-a_17", "op-a", Some(seen("op-b_1", 1, 0)), 30), Turn::Wait);
+    }
+}

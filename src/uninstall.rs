@@ -1,0 +1,122 @@
+//! `berth-operator uninstall`: ends every session while the operator that ends them still runs, then removes what the operator
+//! made. The chart runs it before its own objects are deleted; everything that is left goes with them.
+//!
+//! Servers and the definitions of the kinds stay: they hold nothing, and another install finds them as they were.
+
+pub mod farewell;
+pub mod mark;
+mod remains;
+mod sessions;
+
+use crate::api_error;
+use crate::context::Clock;
+use clap::Args;
+use kube::Client;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// Pause between two looks at what is left.
+const POLL: Duration = Duration::from_secs(1);
+/// Time that sessions leave for what comes after them; of a short timeout, a quarter.
+const CLEARING: Duration = Duration::from_secs(45);
+/// How much longer than the uninstall its mark counts.
+const SLACK: Duration = Duration::from_secs(30);
+
+/// Settings of the uninstall.
+#[derive(Clone, Debug, Args)]
+pub struct Options {
+    /// Namespace of the operator.
+    #[arg(long, env = "BERTH_NAMESPACE")]
+    pub namespace: String,
+    /// Name of the operator's Deployment.
+    #[arg(long, env = "BERTH_DEPLOYMENT", default_value = "berth-operator")]
+    pub deployment: String,
+    /// How long all of it may take.
+    #[arg(long, env = "BERTH_UNINSTALL_TIMEOUT", default_value = "4m", value_parser = crate::cli::duration)]
+    pub timeout: Duration,
+    /// Give up what sessions hold that have not ended in time: their finalizer is removed, and their sessions at upstream
+    /// servers may live on.
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Why the uninstall did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The mark could not be written.
+    #[error("cannot mark the uninstall in the lease of namespace {namespace:?}: {}", api_error::text(source))]
+    Mark {
+        /// Namespace of the operator.
+        namespace: String,
+        /// What the API server said.
+        source: Box<kube::Error>,
+    },
+    /// Sessions are left.
+    #[error("{0}")]
+    Sessions(sessions::Left),
+    /// Something of the operator is left.
+    #[error(transparent)]
+    Remains(#[from] remains::Error),
+}
+
+/// Runs the uninstall; each step may run again.
+pub async fn run(options: &Options, client: &Client, clock: Clock) -> Result<(), Error> {
+    let deadline = Instant::now() + options.timeout;
+    let until = clock.now().plus(options.timeout + SLACK);
+    let namespace = &options.namespace;
+    mark::set(client, namespace, until)
+        .await
+        .map_err(|source| Error::Mark { namespace: namespace.clone(), source: Box::new(source) })?;
+    say("nothing is placed any more; sessions end with the reason Shutdown");
+    let done = work(options, client, clock, deadline).await;
+    if done.is_err() {
+        // Whoever does not go on with the uninstall has a Berth that works. The mark ends by itself as well.
+        let _ = mark::clear(client, namespace).await;
+    }
+    done
+}
+
+async fn work(options: &Options, client: &Client, clock: Clock, deadline: Instant) -> Result<(), Error> {
+    let ended_by = deadline - CLEARING.min(options.timeout / 4);
+    if let Err(left) = sessions::end_all(client, ended_by).await {
+        if !options.force {
+            let led = mark::is_led(client, &options.namespace, clock.now()).await.unwrap_or(false);
+            return Err(Error::Sessions(left.explained(led, options)));
+        }
+        sessions::give_up(client).await.map_err(Error::Sessions)?;
+    }
+    say("no session is left");
+    // With the operator gone, nobody makes again what is removed now.
+    remains::stop_operator(client, options, deadline).await?;
+    remains::clear(client, &options.namespace, deadline).await?;
+    say("pods, certificates and network policies of all pools are gone; McpServers and the kinds stay");
+    Ok(())
+}
+
+/// A line of progress, for the log of the hook.
+fn say(line: &str) {
+    println!("{line}");
+}
+
+/// Waits until the next look; false when the time is over.
+async fn again(deadline: Instant) -> bool {
+    let now = Instant::now();
+    if now >= deadline {
+        return false;
+    }
+    sleep(POLL.min(deadline - now)).await;
+    true
+}
+
+/// The first few names, for people.
+fn name_some(names: &[String]) -> String {
+    const SHOWN: usize = 5;
+    let shown = names.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match names.len().checked_sub(SHOWN) {
+        None | Some(0) => shown,
+        Some(more) => format!("{shown} and {more} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests;
