@@ -1,7 +1,7 @@
 # `make` shows the targets. Each is one script of hack/, which can be run alone as well.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test build generate lint test-unit test-api test-e2e test-cluster cluster-up cluster-down install diagnose clean
+.PHONY: help demo test soak build generate lint test-unit test-api test-e2e test-install test-cluster cluster-up cluster-down install diagnose clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -11,6 +11,9 @@ demo: ## The main job on a real cluster: a session made, a tool called, the sess
 
 test: ## Everything: lint, unit, API-level and e2e tests, on the test cluster
 	@hack/test.sh
+
+soak: ## The e2e tests with their full counts, each figure printed
+	@hack/soak.sh
 
 build: ## Build the static release binaries
 	@hack/build.sh
@@ -29,6 +32,9 @@ test-api: install ## API-level tests on a cluster: CRD rules, messages, kubectl 
 
 test-e2e: install ## End-to-end tests on a cluster with Berth
 	@hack/test-layer.sh e2e
+
+test-install: install ## Upgrade, rollback and uninstall of the charts on a cluster with Berth
+	@hack/test-layer.sh install
 
 test-cluster: ## Tests of the test cluster itself, beside any that is up
 	@tests/cluster/selftest

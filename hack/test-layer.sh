@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# test-layer.sh unit|api|e2e: runs one layer of the tests and prints its total. Fails if it ran no test.
-#   unit  needs nothing but the toolchains; the test cluster's own unit tests are among them
-#   api   needs a cluster with the CRDs: what the API server itself accepts, refuses and explains
-#   e2e   needs a cluster with Berth
+# test-layer.sh unit|api|e2e|install: runs one layer of the tests and prints its total. Fails if it ran no test.
+#   unit     needs nothing but the toolchains; the test cluster's own unit tests are among them
+#   api      needs a cluster with the CRDs: what the API server itself accepts, refuses and explains
+#   e2e      needs a cluster with Berth
+#   install  the same, and takes Berth away and brings it back: upgrade, rollback, uninstall
+# With BERTH_SOAK=1 counts are the full ones, and what each test tells is shown.
 source "$(dirname "$0")/lib.sh"
 
 layer=$1
@@ -10,8 +12,8 @@ log=$SCRATCH/test-$layer.log
 case $layer in
   unit) arguments=(--workspace --exclude berth-e2e) ;;
   api) arguments=(-p berth-e2e --test api) ;;
-  e2e) arguments=(-p berth-e2e --test e2e -- --test-threads 1) ;;
-  *) die "there is no layer $layer: use unit, api or e2e" ;;
+  e2e | install) arguments=(-p berth-e2e --test "$layer" -- --test-threads 1 ${BERTH_SOAK:+--nocapture}) ;;
+  *) die "there is no layer $layer: use unit, api, e2e or install" ;;
 esac
 
 if [[ $layer != unit ]]; then
@@ -25,9 +27,13 @@ fi
 if [[ $layer == e2e ]]; then
   # The official clients, as commands that take URL TOKEN TOOL JSON_ARGS.
   clients=$ROOT/tests/servers/clients
-  BERTH_CLIENT_PYTHON="$("$clients/python/venv.sh") $clients/python/call.py"
-  BERTH_CLIENT_TYPESCRIPT="$(tests/servers/everything/build.sh)/node/usr/local/bin/node $("$clients/typescript/install.sh")"
-  export BERTH_CLIENT_PYTHON BERTH_CLIENT_TYPESCRIPT
+  node=$(tests/servers/everything/build.sh)/node/usr/local/bin/node
+  export BERTH_CLIENT_PYTHON_V1 BERTH_CLIENT_PYTHON_V2 BERTH_CLIENT_TYPESCRIPT_V1 BERTH_CLIENT_TYPESCRIPT_V2 BERTH_CLIENT_INSPECTOR
+  BERTH_CLIENT_PYTHON_V1="$("$clients/python/venv.sh" v1) $clients/python/call_v1.py"
+  BERTH_CLIENT_PYTHON_V2="$("$clients/python/venv.sh" v2) $clients/python/call.py"
+  BERTH_CLIENT_TYPESCRIPT_V1="$node $("$clients/node/install.sh" typescript-v1)"
+  BERTH_CLIENT_TYPESCRIPT_V2="$node $("$clients/node/install.sh" typescript-v2)"
+  BERTH_CLIENT_INSPECTOR="$node $("$clients/node/install.sh" inspector)"
 fi
 
 code=0

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All of `make test`: what can be told without running the product, then three layers of tests, the last two on a real cluster.
+# All of `make test`: what can be told without running the product, then four layers of tests, the last three on a real cluster.
 source "$(dirname "$0")/lib.sh"
 
 finish() {
@@ -18,7 +18,7 @@ trap finish EXIT
 
 print_totals() {
   printf '\n'
-  for layer in unit api e2e; do
+  for layer in unit api e2e install; do
     [[ ! -f $SCRATCH/test-$layer.log ]] || hack/totals.sh "$layer" "$SCRATCH/test-$layer.log" || true
   done
 }
@@ -41,6 +41,7 @@ stage "images" hack/images.sh
 stage "install" hack/install.sh
 stage "API-level tests" hack/test-layer.sh api
 stage "e2e tests" hack/test-layer.sh e2e
+stage "tests of the install" hack/test-layer.sh install
 
 print_totals
 cat "$SCRATCH"/test-*.log >"$SCRATCH/tests.log"

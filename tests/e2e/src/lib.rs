@@ -10,9 +10,11 @@
     clippy::expect_used,
     clippy::panic,
     clippy::missing_panics_doc,
-    clippy::indexing_slicing
+    clippy::indexing_slicing,
+    clippy::float_cmp
 )]
 
+mod baseline;
 mod kubectl;
 mod mcp;
 mod metrics;
@@ -20,15 +22,24 @@ mod namespace;
 mod operator;
 mod probe;
 mod process;
+mod scale;
 mod session;
+mod tls;
+mod user;
 mod wait;
+mod writes;
 
+pub use baseline::wait_for_baseline;
 pub use kubectl::{Printed, kubectl};
-pub use mcp::{Answer, McpClient, gateway_url, post};
+pub use mcp::{Answer, McpClient, gateway_url, post, try_post};
 pub use metrics::{Metrics, pod_metrics, system_metrics};
-pub use namespace::{TestNamespace, in_namespace};
-pub use operator::without_operator;
+pub use namespace::{TestNamespace, in_namespace, system_namespace};
+pub use operator::{leader, leader_after, lease, operator_log, without_operator};
 pub use probe::{Books, Probe};
-pub use process::kill;
-pub use session::{mcp_server, session, subject_of};
+pub use process::{Process, kill};
+pub use scale::{figure, rounds, seed};
+pub use session::{POOL, mcp_server, session, subject_of, used_session, wait_until_ready};
+pub use tls::Holder;
+pub use user::token_of_user;
 pub use wait::eventually;
+pub use writes::{api_writes, forbidden_creates};

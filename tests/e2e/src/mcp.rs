@@ -56,6 +56,11 @@ impl Answer {
 
 /// Sends one POST with a JSON body and gives the whole answer.
 pub async fn post(url: &str, headers: &[(&str, &str)], body: &Value) -> Answer {
+    try_post(url, headers, body).await.expect("the gateway answers, and its body comes whole")
+}
+
+/// The same where the connection may break, as it does when the process at its other end is killed.
+pub async fn try_post(url: &str, headers: &[(&str, &str)], body: &Value) -> Result<Answer, String> {
     let mut request = Request::post(url)
         .header("content-type", "application/json")
         .header("accept", "application/json, text/event-stream");
@@ -65,16 +70,14 @@ pub async fn post(url: &str, headers: &[(&str, &str)], body: &Value) -> Answer {
     send(request.body(Full::from(serde_json::to_vec(body).unwrap())).unwrap()).await
 }
 
-async fn send(request: Request<Full<Bytes>>) -> Answer {
+/// A connection of its own for each request; an error when it broke before the answer was whole.
+async fn send(request: Request<Full<Bytes>>) -> Result<Answer, String> {
     let client: Client<HttpConnector, Full<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
     let whole = async {
-        let answer = client.request(request).await.expect("the gateway answers");
+        let answer = client.request(request).await.map_err(|error| error.to_string())?;
         let (head, body) = answer.into_parts();
-        Answer {
-            status: head.status,
-            headers: head.headers,
-            body: body.collect().await.expect("a whole body").to_bytes(),
-        }
+        let body = body.collect().await.map_err(|error| error.to_string())?.to_bytes();
+        Ok(Answer { status: head.status, headers: head.headers, body })
     };
     tokio::time::timeout(ANSWER_BOUND, whole).await.expect("an answer in time")
 }
@@ -125,15 +128,25 @@ impl McpClient {
         text.unwrap_or_else(|| panic!("{tool} gives text, not {answer}")).to_owned()
     }
 
+    /// Calls a tool where the connection may break: an error then, whatever an answer says is a matter of the test.
+    pub async fn try_call(&self, tool: &str, arguments: Value) -> Result<Answer, String> {
+        let call = request(&json!(1), "tools/call", &json!({"name": tool, "arguments": arguments}));
+        self.try_send(&call).await
+    }
+
     /// Sends one message with this client's token and MCP session.
     pub async fn send(&self, message: &Value) -> Answer {
+        self.try_send(message).await.expect("the gateway answers, and its body comes whole")
+    }
+
+    async fn try_send(&self, message: &Value) -> Result<Answer, String> {
         let bearer = format!("Bearer {}", self.token);
         let mut headers = vec![("authorization", bearer.as_str())];
         if let Some(session) = &self.mcp_session {
             headers.push(("mcp-session-id", session));
             headers.push(("mcp-protocol-version", "2025-11-25"));
         }
-        post(&self.url, &headers, message).await
+        try_post(&self.url, &headers, message).await
     }
 }
 

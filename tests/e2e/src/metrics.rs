@@ -1,5 +1,6 @@
 //! Metrics of Berth's pods, read through the API server's pod proxy.
 
+use crate::system_namespace;
 use http::Request;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
@@ -47,6 +48,5 @@ pub async fn pod_metrics(client: &Client, namespace: &str, labels: &str) -> Metr
 
 /// Metrics of one component (`operator`, `gateway`) of the installed chart.
 pub async fn system_metrics(client: &Client, component: &str) -> Metrics {
-    let namespace = std::env::var("BERTH_SYSTEM_NAMESPACE").unwrap_or_else(|_| "berth-system".to_owned());
-    pod_metrics(client, &namespace, &format!("app.kubernetes.io/component={component}")).await
+    pod_metrics(client, &system_namespace(), &format!("app.kubernetes.io/component={component}")).await
 }

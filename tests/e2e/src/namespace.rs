@@ -18,6 +18,11 @@ pub struct TestNamespace {
     pub name: String,
 }
 
+/// The namespace that Berth itself is installed in.
+pub fn system_namespace() -> String {
+    std::env::var("BERTH_SYSTEM_NAMESPACE").unwrap_or_else(|_| "berth-system".to_owned())
+}
+
 /// Runs `test` in a fresh namespace, which is deleted afterwards; if the test fails, says first what is in it.
 pub async fn in_namespace<F: Future<Output = ()>>(topic: &str, test: impl FnOnce(TestNamespace) -> F) {
     let client =

@@ -1,10 +1,14 @@
-//! The operator, taken away for a while.
+//! The operator: which pod leads, and none of it for a while.
 
-use crate::eventually;
+use crate::{eventually, system_namespace};
 use futures::FutureExt;
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
 use kube::Client;
-use kube::api::{Api, Patch, PatchParams};
+use kube::ResourceExt;
+use kube::api::{Api, ListParams, LogParams, Patch, PatchParams};
 use serde_json::json;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -15,15 +19,16 @@ const SCALE_BOUND: Duration = Duration::from_mins(1);
 
 /// Runs `work` while there is no operator, and brings it back whatever becomes of `work`.
 pub async fn without_operator<T>(client: &Client, work: impl Future<Output = T>) -> T {
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), &system_namespace());
+    let replicas = deployments.get("berth-operator").await.unwrap().spec.replicas.unwrap_or(1);
     scale(client, 0).await;
     let outcome = AssertUnwindSafe(work).catch_unwind().await;
-    scale(client, 1).await;
+    scale(client, replicas).await;
     outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 async fn scale(client: &Client, replicas: i32) {
-    let namespace = std::env::var("BERTH_SYSTEM_NAMESPACE").unwrap_or_else(|_| "berth-system".to_owned());
-    let deployments: Api<Deployment> = Api::namespaced(client.clone(), &namespace);
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), &system_namespace());
     let wanted = Patch::Merge(json!({"spec": {"replicas": replicas}}));
     deployments
         .patch("berth-operator", &PatchParams::default(), &wanted)
@@ -35,4 +40,43 @@ async fn scale(client: &Client, replicas: i32) {
         (all == replicas && ready == replicas).then_some(())
     })
     .await;
+}
+
+/// The Lease of the operators.
+pub async fn lease(client: &Client) -> Lease {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), &system_namespace());
+    leases.get(berth_api::label::LEADER_LEASE).await.expect("the operators have a lease")
+}
+
+/// The identity in the Lease and the pod that it names, once there is one that runs.
+pub async fn leader(client: &Client) -> (String, Pod) {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &system_namespace());
+    eventually("an operator leads", SCALE_BOUND, || async {
+        let holder = lease(client).await.spec?.holder_identity?;
+        let pod = pods.get_opt(holder.rsplit_once('_')?.0).await.unwrap()?;
+        Some((holder, pod))
+    })
+    .await
+}
+
+/// Waits until another process leads than the one of that identity.
+pub async fn leader_after(client: &Client, identity: &str) -> (String, Pod) {
+    eventually("another operator leads", SCALE_BOUND, || async {
+        let (holder, pod) = leader(client).await;
+        (holder != identity).then_some((holder, pod))
+    })
+    .await
+}
+
+/// Lines that the operators logged since then.
+pub async fn operator_log(client: &Client, since: &Timestamp) -> Vec<String> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &system_namespace());
+    let operators = ListParams::default().labels("app.kubernetes.io/component=operator");
+    let params = LogParams { since_time: Some(*since), ..LogParams::default() };
+    let mut lines = Vec::new();
+    for pod in pods.list(&operators).await.unwrap() {
+        let log = pods.logs(&pod.name_any(), &params).await.expect("a pod that runs shows its log");
+        lines.extend(log.lines().map(str::to_owned));
+    }
+    lines
 }

@@ -3,19 +3,65 @@
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use std::fs;
-use tokio::process::Command;
+use std::process::Command;
 
-/// Kills, with -9, the process `binary` of `pod`, which must run on this machine, as the pods of the test cluster do.
-pub async fn kill(pod: &Pod, binary: &str) {
-    let uid = pod.uid().expect("a pod has a UID");
-    let pid = fs::read_dir("/proc")
-        .expect("/proc is there")
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
-        .find(|pid| is_of(pid, &uid, binary))
-        .unwrap_or_else(|| panic!("{binary} of pod {} runs on this machine", pod.name_any()));
-    let killed = Command::new("kill").args(["-9", &pid]).status().await.expect("kill runs");
-    assert!(killed.success(), "{binary}, pid {pid}, can be killed");
+/// A process of a container, by its id: signals reach it and no other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    pid: String,
+    what: String,
+}
+
+impl Process {
+    /// The process `binary` of `pod`, which must run on this machine, as the pods of the test cluster do.
+    pub fn find(pod: &Pod, binary: &str) -> Option<Self> {
+        let uid = pod.uid().expect("a pod has a UID");
+        let pid = fs::read_dir("/proc")
+            .expect("/proc is there")
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
+            .find(|pid| is_of(pid, &uid, binary))?;
+        Some(Self { pid, what: format!("{binary} of pod {}", pod.name_any()) })
+    }
+
+    /// The one process of this machine whose command line begins with that program of the test cluster.
+    pub fn of_cluster(program: &str) -> Self {
+        let found: Vec<String> = fs::read_dir("/proc")
+            .expect("/proc is there")
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
+            .filter(|pid| {
+                let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+                let first = command.split(|byte| *byte == 0).next().unwrap_or_default();
+                first.ends_with(format!("/{program}").as_bytes())
+            })
+            .collect();
+        match found.as_slice() {
+            [pid] => Self { pid: pid.clone(), what: program.to_owned() },
+            other => panic!("one {program} runs on this machine, not {other:?}"),
+        }
+    }
+
+    /// Sends a signal, such as `KILL`, `STOP` or `CONT`.
+    pub fn signal(&self, signal: &str) {
+        let sent = Command::new("kill").args([&format!("-{signal}"), &self.pid]).status().expect("kill runs");
+        assert!(sent.success(), "{}, pid {}, gets {signal}", self.what, self.pid);
+    }
+
+    /// Whether it still runs.
+    pub fn lives(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+        state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
+    }
+}
+
+/// Kills, with -9, the process `binary` of `pod`.
+pub fn kill(pod: &Pod, binary: &str) {
+    let process = Process::find(pod, binary);
+    process
+        .unwrap_or_else(|| panic!("{binary} of pod {} runs on this machine", pod.name_any()))
+        .signal("KILL");
 }
 
 fn is_of(pid: &str, pod_uid: &str, binary: &str) -> bool {

@@ -1,6 +1,6 @@
 //! Servers and sessions, as a user would apply them.
 
-use crate::{TestNamespace, eventually};
+use crate::{McpClient, TestNamespace, eventually};
 use berth_api::{AgentSession, McpServer};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
@@ -35,12 +35,29 @@ pub async fn session(namespace: &TestNamespace, name: &str, account: &str, serve
     let servers: Vec<Value> = servers.iter().map(|server| json!({"name": server})).collect();
     let spec = json!({"subject": {"name": subject_of(namespace, account)}, "servers": servers});
     namespace.create::<AgentSession>(json!({"metadata": {"name": name}, "spec": spec})).await;
-    eventually(&format!("session {name} is Ready"), READY_BOUND, || async {
+    wait_until_ready(namespace, name, READY_BOUND).await
+}
+
+/// Waits until a session is Ready.
+pub async fn wait_until_ready(namespace: &TestNamespace, name: &str, bound: Duration) -> AgentSession {
+    eventually(&format!("session {name} is Ready"), bound, || async {
         let session = namespace.api::<AgentSession>().get(name).await.unwrap();
         is_ready(session.status.as_ref().map(|s| s.conditions.as_slice())).then_some(session)
     })
     .await
 }
+
+/// A session of `alice` on the server `probe` that has made one call.
+pub async fn used_session(namespace: &TestNamespace, name: &str, token: &str) -> AgentSession {
+    let made = session(namespace, name, "alice", &["probe"]).await;
+    let mut client = McpClient::new(&namespace.name, name, "probe", token);
+    client.initialize().await;
+    assert_eq!(client.call("echo", json!({"message": name})).await, name);
+    made
+}
+
+/// Labels of the pods of every pool.
+pub const POOL: &str = "berth.dev/role=pool";
 
 fn is_ready(conditions: Option<&[Condition]>) -> bool {
     conditions.unwrap_or_default().iter().any(|c| c.type_ == "Ready" && c.status == "True")

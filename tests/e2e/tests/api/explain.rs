@@ -9,7 +9,9 @@ use serde_json::Value;
 async fn explain_shows_every_field_of_both_specs_with_its_text() {
     for (kind, fields) in [
         ("agentsession.spec", &["subject", "servers", "bindTimeout", "drainTimeout", "end"][..]),
+        ("agentsession.spec.servers", &["name", "credential"][..]),
         ("mcpserver.spec", &["transport", "auth", "timeouts", "pool"][..]),
+        ("mcpserver.spec.auth", &["type", "shared", "session"][..]),
     ] {
         let printed = kubectl(&["explain", kind], "").await;
         assert!(printed.ok, "{printed:?}");

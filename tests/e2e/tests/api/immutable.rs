@@ -60,3 +60,31 @@ async fn a_bare_server_is_stored_with_every_default() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_server_for_sessions_own_credentials_is_stored_with_header_and_scheme() {
+    in_namespace("defaults", |namespace| async move {
+        let transport = json!({"type": "Http", "http": {"url": "http://a.test/mcp"}});
+        let spec = json!({"transport": transport, "auth": {"type": "Session", "session": {}}});
+        let server = namespace.create::<McpServer>(json!({"metadata": {"name": "s"}, "spec": spec})).await;
+        let stored = serde_json::to_value(&server.spec).unwrap();
+        let session = json!({"header": "Authorization", "scheme": "Bearer"});
+        assert_eq!(stored["auth"], json!({"type": "Session", "session": session}));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_credential_of_a_session_may_change_and_its_subject_may_not_change_its_spelling() {
+    in_namespace("credential", |namespace| async move {
+        let own = |name: &str| json!([{"name": "absent", "credential": {"secretKeyRef": {"name": name, "key": "k"}}}]);
+        let spec = json!({"subject": {"name": "caf\u{e9}"}, "servers": own("first")});
+        namespace.create::<AgentSession>(json!({"metadata": {"name": "s"}, "spec": spec})).await;
+        assert_eq!(patch(&namespace, json!({"servers": own("second")})).await, None);
+        assert_eq!(patch(&namespace, json!({"servers": [{"name": "absent"}]})).await, None);
+        let respelled = patch(&namespace, json!({"subject": {"name": "cafe\u{301}"}})).await;
+        let respelled = respelled.expect("another spelling is another subject");
+        assert!(respelled.contains("subject is immutable"), "{respelled}");
+    })
+    .await;
+}

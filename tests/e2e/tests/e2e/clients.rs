@@ -1,65 +1,251 @@
-//! The official clients through the gateway, in front of the real reference server.
+//! The official clients through the gateway, in front of the real reference servers; and the end of a token.
 
-use berth_e2e::{TestNamespace, eventually, gateway_url, in_namespace, mcp_server, session};
+use berth_api::AgentSession;
+use berth_e2e::{
+    McpClient, Probe, TestNamespace, eventually, gateway_url, in_namespace, mcp_server, session, subject_of,
+};
+use futures::future::join_all;
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::core::v1::{Pod, Service, ServiceAccount};
+use kube::ResourceExt;
+use kube::api::{DeleteParams, ListParams, LogParams};
 use serde_json::{Value, json};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::process::Command;
 
-const MANIFEST: &str = include_str!("../../../servers/everything/everything.yaml");
+const BOUND: Duration = Duration::from_secs(90);
 
-async fn start_everything(namespace: &TestNamespace) -> String {
-    let image = std::env::var("BERTH_IMAGE_EVERYTHING")
-        .expect("BERTH_IMAGE_EVERYTHING names server-everything's image");
-    for document in MANIFEST.replace("IMAGE_EVERYTHING", &image).split("\n---") {
-        let object: Value = serde_saphyr::from_str(document).expect("the manifest is YAML");
-        match object["kind"].as_str() {
-            Some("Deployment") => drop(namespace.create::<Deployment>(object).await),
-            Some("Service") => drop(namespace.create::<Service>(object).await),
-            other => panic!("the manifest holds {other:?}"),
-        }
-    }
-    eventually("server-everything is ready", Duration::from_secs(90), || async {
-        let everything = namespace.api::<Deployment>().get("everything").await.unwrap();
-        (everything.status?.ready_replicas? == 1).then_some(())
-    })
-    .await;
-    format!("http://everything.{}.svc:3001/mcp", namespace.name)
+/// The clients, by the end of the name of the variable that holds their command.
+const CLIENTS: [&str; 5] = ["PYTHON_V1", "PYTHON_V2", "TYPESCRIPT_V1", "TYPESCRIPT_V2", "INSPECTOR"];
+
+/// A reference server: how it runs, one call with its answer, and what it logs of its sessions.
+struct Reference {
+    name: &'static str,
+    manifest: &'static str,
+    port: u16,
+    tool: &'static str,
+    arguments: &'static str,
+    answer: &'static str,
+    opened: &'static str,
+    closed: &'static str,
 }
 
-/// Runs a client script with the URL, a token and one call of `echo`; gives what it printed.
-async fn run(variable: &str, url: &str, token: &str) -> String {
+const EVERYTHING: Reference = Reference {
+    name: "everything",
+    manifest: include_str!("../../../servers/everything/everything.yaml"),
+    port: 3001,
+    tool: "get-sum",
+    arguments: r#"{"a": 19, "b": 23}"#,
+    answer: "The sum of 19 and 23 is 42.",
+    opened: "Session initialized with ID: ",
+    closed: "Received session termination request for session ",
+};
+
+const TIME: Reference = Reference {
+    name: "time",
+    manifest: include_str!("../../../servers/time/time.yaml"),
+    port: 3002,
+    tool: "convert_time",
+    // Neither place has summer time.
+    arguments: r#"{"source_timezone": "Asia/Tokyo", "time": "09:30", "target_timezone": "Asia/Kolkata"}"#,
+    answer: r#""time_difference": "-3.5h""#,
+    opened: "Created new transport with session ID: ",
+    closed: "Terminating session: ",
+};
+
+impl Reference {
+    /// Runs it, with an `McpServer` of its name in front.
+    async fn start(&self, namespace: &TestNamespace) {
+        let (variable, placeholder) = (
+            format!("BERTH_IMAGE_{}", self.name.to_uppercase()),
+            format!("IMAGE_{}", self.name.to_uppercase()),
+        );
+        let image =
+            std::env::var(&variable).unwrap_or_else(|_| panic!("{variable} names the server's image"));
+        for document in self.manifest.replace(&placeholder, &image).split("\n---") {
+            let object: Value = serde_saphyr::from_str(document).expect("the manifest is YAML");
+            match object["kind"].as_str() {
+                Some("Deployment") => drop(namespace.create::<Deployment>(object).await),
+                Some("Service") => drop(namespace.create::<Service>(object).await),
+                other => panic!("the manifest holds {other:?}"),
+            }
+        }
+        eventually(&format!("{} is ready", self.name), BOUND, || async {
+            let deployment = namespace.api::<Deployment>().get(self.name).await.unwrap();
+            (deployment.status?.ready_replicas? == 1).then_some(())
+        })
+        .await;
+        let url = format!("http://{}.{}.svc:{}/mcp", self.name, namespace.name, self.port);
+        mcp_server(namespace, self.name, &url, json!({})).await;
+    }
+
+    /// How many lines of its log hold each of `opened` and `closed`.
+    async fn sessions(&self, namespace: &TestNamespace) -> (usize, usize) {
+        let pods = namespace.api::<Pod>();
+        let of_it = ListParams::default().labels(&format!("app={}", self.name));
+        let pod = pods.list(&of_it).await.unwrap().items[0].name_any();
+        let log = pods.logs(&pod, &LogParams::default()).await.unwrap();
+        let count = |text| log.lines().filter(|line| line.contains(text)).count();
+        (count(self.opened), count(self.closed))
+    }
+
+    /// A client lists its tools through `session`, among them the one that it then calls.
+    async fn called_by(&self, client: &str, namespace: &TestNamespace, session: &str, token: &str) {
+        let ran = run(client, &url_of(namespace, session, self.name), token, self.tool, self.arguments).await;
+        assert!(ran.ok, "{client} and {}: {ran:?}", self.name);
+        let said: Vec<Value> = ran.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let tools = said.iter().find_map(|line| line["tools"].as_array()).expect("it lists tools");
+        assert!(tools.contains(&json!(self.tool)), "{client} and {}: {tools:?}", self.name);
+        let text = said.iter().find_map(|line| line["result"]["content"][0]["text"].as_str());
+        assert!(text.is_some_and(|text| text.contains(self.answer)), "{client} and {}: {text:?}", self.name);
+    }
+}
+
+fn url_of(namespace: &TestNamespace, session: &str, server: &str) -> String {
+    format!("{}/{}/{session}/{server}/mcp", gateway_url(), namespace.name)
+}
+
+/// What a client's run printed.
+#[derive(Debug)]
+struct Ran {
+    ok: bool,
+    out: String,
+    err: String,
+}
+
+async fn run(client: &str, url: &str, token: &str, tool: &str, arguments: &str) -> Ran {
+    let variable = format!("BERTH_CLIENT_{client}");
     let command =
-        std::env::var(variable).unwrap_or_else(|_| panic!("{variable} names the command of the client"));
+        std::env::var(&variable).unwrap_or_else(|_| panic!("{variable} names the command of the client"));
     let mut words = command.split_whitespace();
     let output = Command::new(words.next().expect("a command"))
         .args(words)
-        .args([url, token, "echo", r#"{"message": "through berth"}"#])
+        .args([url, token, tool, arguments])
         .output()
         .await
         .expect("the client runs");
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{command}: {out}{err}");
-    out.into_owned()
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ran { ok: output.status.success(), out: text(&output.stdout), err: text(&output.stderr) }
+}
+
+/// Waits until a server has opened so many sessions, and closed so many.
+async fn sessions_are(namespace: &TestNamespace, server: &Reference, opened: usize, closed: usize) {
+    let what = format!("{} opened {opened} sessions and closed {closed}", server.name);
+    eventually(&what, BOUND, || async {
+        let seen = server.sessions(namespace).await;
+        assert!(seen.0 <= opened && seen.1 <= closed, "{what}, not {seen:?}");
+        (seen == (opened, closed)).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
-async fn the_official_clients_list_and_call_the_tools_of_server_everything() {
+async fn each_official_client_calls_both_reference_servers_through_a_session_of_its_own() {
     in_namespace("clients", |namespace| async move {
-        let url = start_everything(&namespace).await;
-        mcp_server(&namespace, "everything", &url, json!({})).await;
-        session(&namespace, "s", "alice", &["everything"]).await;
-        let token = namespace.token("alice").await;
-        let url = format!("{}/{}/s/everything/mcp", gateway_url(), namespace.name);
-        for client in ["BERTH_CLIENT_PYTHON", "BERTH_CLIENT_TYPESCRIPT"] {
-            let printed = run(client, &url, &token).await;
-            assert!(printed.contains("through berth"), "{client}: {printed}");
-            assert!(
-                printed.contains("get-sum") || printed.contains("echo"),
-                "{client} lists tools: {printed}"
+        let namespace = &namespace;
+        futures::join!(EVERYTHING.start(namespace), TIME.start(namespace));
+        let token = &namespace.token("alice").await;
+        let sessions = join_all(CLIENTS.iter().map(|client| async move {
+            let name = client.to_lowercase().replace('_', "-");
+            let made = session(namespace, &name, "alice", &["everything", "time"]).await;
+            futures::join!(
+                EVERYTHING.called_by(client, namespace, &name, token),
+                TIME.called_by(client, namespace, &name, token),
             );
+            made
+        }))
+        .await;
+        for server in [&EVERYTHING, &TIME] {
+            sessions_are(namespace, server, CLIENTS.len(), 0).await;
         }
+        join_all(sessions.iter().map(|session| namespace.end(session, BOUND))).await;
+        for server in [&EVERYTHING, &TIME] {
+            sessions_are(namespace, server, CLIENTS.len(), CLIENTS.len()).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_official_clients_use_one_session_at_the_same_time_over_one_upstream_session() {
+    in_namespace("shared-by", |namespace| async move {
+        let namespace = &namespace;
+        EVERYTHING.start(namespace).await;
+        let made = session(namespace, "s", "alice", &["everything"]).await;
+        let token = &namespace.token("alice").await;
+        join_all(CLIENTS.iter().map(|client| EVERYTHING.called_by(client, namespace, "s", token))).await;
+        // The clients have ended their sessions, each its own; the one that they shared goes on.
+        sessions_are(namespace, &EVERYTHING, 1, 0).await;
+        EVERYTHING.called_by("PYTHON_V2", namespace, "s", token).await;
+        namespace.end(&made, BOUND).await;
+        sessions_are(namespace, &EVERYTHING, 1, 1).await;
+    })
+    .await;
+}
+
+/// How long a token works on once it is revoked: the gateway's memory of 60 s, and the way there.
+const REVOKED_BOUND: Duration = Duration::from_secs(65);
+
+/// The statuses of some calls at the same time: each replica of the gateway remembers for itself.
+async fn statuses(client: &McpClient) -> Vec<u16> {
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "count", "arguments": {}}});
+    let answers = join_all((0..8).map(|_| client.send(&call))).await;
+    answers.iter().map(|answer| answer.status.as_u16()).collect()
+}
+
+/// A client with a bad token fails, and its user can tell why.
+async fn is_refused(client: &str, url: &str, token: &str) {
+    let ran = run(client, url, token, "count", "{}").await;
+    let told = ran.err.contains("HTTP 401") || ran.err.contains("auth_required");
+    assert!(!ran.ok && told, "{client}: {ran:?}");
+}
+
+#[tokio::test]
+async fn a_revoked_token_stops_working_in_time_and_only_that_one() {
+    in_namespace("revoked", |namespace| async move {
+        let probe = Probe::start(&namespace).await;
+        mcp_server(&namespace, "probe", &probe.url(), json!({})).await;
+        let (hers, his) = (namespace.token("alice").await, namespace.token("bob").await);
+        let mut clients = Vec::new();
+        for (name, account, token) in [("hers", "alice", &hers), ("his", "bob", &his)] {
+            session(&namespace, name, account, &["probe"]).await;
+            let mut client = McpClient::new(&namespace.name, name, "probe", token);
+            client.initialize().await;
+            assert_eq!(statuses(&client).await, [200; 8]);
+            clients.push(client);
+        }
+
+        namespace.api::<ServiceAccount>().delete("alice", &DeleteParams::default()).await.unwrap();
+        let deleted = Instant::now();
+        let mut look = tokio::time::interval(Duration::from_millis(500));
+        loop {
+            look.tick().await;
+            let seen = statuses(&clients[0]).await;
+            assert_eq!(statuses(&clients[1]).await, [200; 8], "the other account goes on");
+            if seen == [401; 8] {
+                break;
+            }
+            assert!(seen.iter().all(|status| [200, 401].contains(status)), "{seen:?}");
+            assert!(deleted.elapsed() < REVOKED_BOUND, "still accepted after {:?}", deleted.elapsed());
+        }
+        eprintln!("the token was refused {:?} after its account was deleted", deleted.elapsed());
+
+        let url = url_of(&namespace, "hers", "probe");
+        join_all(CLIENTS.iter().map(|client| is_refused(client, &url, &hers))).await;
+
+        // The session is not the token: it still serves its subject.
+        assert_eq!(
+            namespace.api::<AgentSession>().get("hers").await.unwrap().spec.subject.name,
+            subject_of(&namespace, "alice")
+        );
+        let mut again = McpClient::new(&namespace.name, "hers", "probe", &namespace.token("alice").await);
+        again.initialize().await;
+        assert_eq!(statuses(&again).await, [200; 8]);
+        assert_eq!(statuses(&clients[0]).await, [401; 8], "the old token stays refused");
+        let fresh = namespace.token("bob").await;
+        let mut his = McpClient::new(&namespace.name, "his", "probe", &fresh);
+        his.initialize().await;
+        assert_eq!(statuses(&his).await, [200; 8]);
     })
     .await;
 }

@@ -2,48 +2,17 @@
 
 use berth_api::AgentSession;
 use berth_e2e::{
-    McpClient, Probe, TestNamespace, eventually, in_namespace, kubectl, mcp_server, pod_metrics, session,
-    system_metrics,
+    McpClient, POOL, Probe, eventually, in_namespace, kubectl, mcp_server, used_session, wait_for_baseline,
 };
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::json;
 use std::time::Duration;
 
 /// An end without trouble, on a small machine.
 const END_BOUND: Duration = Duration::from_secs(20);
-/// Labels of the pods of every pool.
-const POOL: &str = "berth.dev/role=pool";
-
-async fn used_session(namespace: &TestNamespace, name: &str, token: &str) -> AgentSession {
-    let made = session(namespace, name, "alice", &["probe"]).await;
-    let mut client = McpClient::new(&namespace.name, name, "probe", token);
-    client.initialize().await;
-    assert_eq!(client.call("echo", json!({"message": name})).await, name);
-    made
-}
-
-async fn wait_for_baseline(namespace: &TestNamespace) {
-    eventually("gauges of sidecar, gateway and operator are at their baseline", END_BOUND, || async {
-        let sidecar = pod_metrics(&namespace.client, &namespace.name, POOL).await;
-        let gateway = system_metrics(&namespace.client, "gateway").await;
-        let operator = system_metrics(&namespace.client, "operator").await;
-        let all: Api<AgentSession> = Api::all(namespace.client.clone());
-        let existing = all.list(&ListParams::default()).await.unwrap().items.len();
-        let of_sidecar =
-            ["sessions", "connections", "scopes", "requests_in_flight"].map(|g| format!("berth_sidecar_{g}"));
-        let of_gateway = ["requests_in_flight", "streams"].map(|g| format!("berth_gateway_{g}"));
-        assert!(of_sidecar.iter().all(|g| sidecar.has(g)), "{sidecar:?}");
-        assert!(of_gateway.iter().all(|g| gateway.has(g)), "{gateway:?}");
-        let quiet = of_sidecar.iter().all(|g| sidecar.sum(g) == 0.0)
-            && of_gateway.iter().all(|g| gateway.sum(g) == 0.0);
-        let counted = operator.sum("berth_operator_sessions") == f64::from(u32::try_from(existing).unwrap());
-        (quiet && counted).then_some(())
-    })
-    .await;
-}
 
 #[tokio::test]
 async fn ten_sessions_used_and_deleted_leave_nothing_behind() {
@@ -59,7 +28,7 @@ async fn ten_sessions_used_and_deleted_leave_nothing_behind() {
         let books = probe.books().await;
         assert_eq!((books.total("delete"), books.total("deleteUnknown")), (10, 0), "{books:?}");
         assert!(books.sessions().iter().all(|s| s["ended"] == "DELETE"), "{books:?}");
-        wait_for_baseline(&namespace).await;
+        wait_for_baseline(&namespace, 0).await;
         for session in &sessions {
             let events = namespace.events_about(&session.uid().unwrap()).await;
             assert_eq!(events.len(), 1, "{events:?}");
@@ -123,7 +92,7 @@ async fn an_upstream_that_never_answers_its_delete_holds_the_session_no_longer_t
             note.contains("probe") && note.contains("Cleared"),
             "the note names server and reason: {note}"
         );
-        wait_for_baseline(&namespace).await;
+        wait_for_baseline(&namespace, 0).await;
     })
     .await;
 }

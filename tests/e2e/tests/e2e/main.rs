@@ -9,9 +9,15 @@
 )]
 
 mod clients;
+mod credentials;
 mod ending;
 mod gateway;
 mod isolation;
 mod lazy;
+mod leading;
+mod outages;
+mod quiet;
 mod references;
+mod subjects;
 mod surviving;
+mod tenants;

@@ -2,8 +2,8 @@
 
 use berth_api::AgentSession;
 use berth_e2e::{
-    McpClient, Probe, TestNamespace, eventually, in_namespace, kill, mcp_server, pod_metrics, session,
-    subject_of, without_operator,
+    POOL, Probe, TestNamespace, eventually, in_namespace, kill, mcp_server, pod_metrics, subject_of,
+    used_session, without_operator,
 };
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
@@ -13,15 +13,6 @@ use serde_json::json;
 use std::time::Duration;
 
 const BOUND: Duration = Duration::from_mins(1);
-const POOL: &str = "berth.dev/role=pool";
-
-async fn called_session(namespace: &TestNamespace, name: &str, token: &str) -> AgentSession {
-    let made = session(namespace, name, "alice", &["probe"]).await;
-    let mut client = McpClient::new(&namespace.name, name, "probe", token);
-    client.initialize().await;
-    assert_eq!(client.call("echo", json!({"message": name})).await, name);
-    made
-}
 
 async fn slots_are_free(namespace: &TestNamespace) {
     eventually("no sidecar holds a session", BOUND, || async {
@@ -41,7 +32,7 @@ async fn sessions_deleted_while_the_operator_is_away_for_longer_than_their_bound
         let token = namespace.token("alice").await;
         let mut sessions = Vec::new();
         for name in ["a", "b", "c"] {
-            sessions.push(called_session(&namespace, name, &token).await);
+            sessions.push(used_session(&namespace, name, &token).await);
         }
         without_operator(&namespace.client, async {
             for session in &sessions {
@@ -98,9 +89,9 @@ async fn a_killed_sidecar_costs_no_session_and_its_loss_is_told_at_the_end() {
         let probe = Probe::start(&namespace).await;
         mcp_server(&namespace, "probe", &probe.url(), json!({})).await;
         let token = namespace.token("alice").await;
-        let made = called_session(&namespace, "s", &token).await;
+        let made = used_session(&namespace, "s", &token).await;
         let pods = namespace.api::<Pod>().list(&ListParams::default().labels(POOL)).await.unwrap();
-        kill(&pods.items[0], "berth-sidecar").await;
+        kill(&pods.items[0], "berth-sidecar");
 
         // The same name and URL serve on, over a new upstream session.
         let url = format!("{}/{}/s/probe/mcp", berth_e2e::gateway_url(), namespace.name);

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# All of `make soak`: the e2e tests with their full counts, on a real cluster. Prints every figure, and a seed to repeat it with:
+# BERTH_SEED=N make soak.
+source "$(dirname "$0")/lib.sh"
+
+finish() {
+  local code=$?
+  if [[ $code -ne 0 ]]; then
+    hack/diagnose.sh
+    banner "make soak: FAILED, after $(elapsed)"
+  fi
+  exit "$code"
+}
+trap finish EXIT
+
+export BERTH_SOAK=1 BERTH_SEED=${BERTH_SEED:-$((RANDOM % 1000))}
+banner "soak with seed $BERTH_SEED"
+hack/setup.sh
+hack/cluster.sh up
+hack/build.sh
+hack/images.sh
+hack/install.sh
+hack/test-layer.sh e2e
+
+printf '\nFigures:\n'
+grep '^figure ' "$SCRATCH/test-e2e.log" | sed 's/^figure /  /'
+banner "make soak: OK in $(elapsed), seed $BERTH_SEED"

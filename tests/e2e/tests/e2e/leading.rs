@@ -1,0 +1,218 @@
+//! Operators that are killed or paused at any point: nothing is done twice, nothing is left, and one of them goes on.
+
+use crate::quiet::nothing_is_written_for;
+use berth_api::{AgentSession, McpServer};
+use berth_e2e::{
+    McpClient, POOL, Probe, Process, TestNamespace, eventually, figure, in_namespace, leader, leader_after,
+    mcp_server, pod_metrics, rounds, seed, subject_of, wait_until_ready,
+};
+use futures::future::join_all;
+use futures::stream::BoxStream;
+use futures::{Stream, StreamExt, stream};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, DeleteParams, ListParams};
+use kube::core::WatchEvent;
+use kube::{Resource, ResourceExt};
+use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::time::{Duration, Instant};
+
+/// A new leader is there after a term at most; what it finds is settled soon after.
+const BOUND: Duration = Duration::from_secs(90);
+/// Writes of a session's life, the kubelet's of its pod among them: kills are spread over these.
+const WRITES: u32 = 14;
+
+/// Changes of one kind in a namespace from now on, each with the UID of its object.
+async fn changes<K>(namespace: &TestNamespace) -> BoxStream<'static, String>
+where
+    K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+        + Clone
+        + Debug
+        + Send
+        + serde::de::DeserializeOwned
+        + 'static,
+{
+    let api: Api<K> = namespace.api();
+    let version = api.list_metadata(&ListParams::default()).await.unwrap().metadata.resource_version.unwrap();
+    let events = api.watch(&kube::api::WatchParams::default(), &version).await.unwrap();
+    let uid = |event| async {
+        match event {
+            Ok(WatchEvent::Added(object) | WatchEvent::Modified(object) | WatchEvent::Deleted(object)) => {
+                ResourceExt::uid(&object)
+            }
+            _ => None,
+        }
+    };
+    let kind = K::kind(&());
+    events.filter_map(uid).map(move |uid| format!("{kind}/{uid}")).boxed()
+}
+
+/// Kills `operator` when the `n`-th of `changes` is seen, or when they pause for long; gives all that were seen until then.
+async fn kill_at(
+    n: u32,
+    operator: Process,
+    mut changes: impl Stream<Item = String> + Unpin,
+) -> BTreeSet<String> {
+    let mut seen = BTreeSet::new();
+    for _ in 0..n {
+        match tokio::time::timeout(Duration::from_secs(3), changes.next()).await {
+            Ok(Some(change)) => drop(seen.insert(change)),
+            _ => break,
+        }
+    }
+    operator.signal("KILL");
+    seen
+}
+
+/// One session's life; the operator that leads dies at the `at`-th write of its beginning or of its end.
+async fn live_and_die(namespace: &TestNamespace, name: &str, token: &str, at: u32, in_its_end: bool) {
+    let sessions = namespace.api::<AgentSession>();
+    let pods = changes::<Pod>(namespace).await;
+    let all = || async {
+        let kinds = [
+            changes::<AgentSession>(namespace).await,
+            changes::<McpServer>(namespace).await,
+            changes::<Pod>(namespace).await,
+        ];
+        stream::select_all(kinds)
+    };
+    let (identity, pod) = leader(&namespace.client).await;
+    let operator = Process::find(&pod, "berth-operator").expect("the leader runs on this machine");
+    let mut strike = None;
+    if !in_its_end {
+        strike = Some(tokio::spawn(kill_at(at, operator.clone(), all().await)));
+    }
+    let spec = json!({"subject": {"name": subject_of(namespace, "alice")}, "servers": [{"name": "probe"}]});
+    namespace.create::<AgentSession>(json!({"metadata": {"name": name}, "spec": spec})).await;
+    let made = wait_until_ready(namespace, name, BOUND).await;
+    let mut client = McpClient::new(&namespace.name, name, "probe", token);
+    client.initialize().await;
+    assert_eq!(client.call("echo", json!({"message": name})).await, name);
+    if in_its_end {
+        strike = Some(tokio::spawn(kill_at(at, operator, all().await)));
+    }
+    sessions.delete(name, &DeleteParams::default()).await.unwrap();
+    namespace.gone(&made, BOUND).await;
+    strike.expect("one of the two").await.unwrap();
+    leader_after(&namespace.client, &identity).await;
+
+    let events = namespace.events_about(&made.uid().unwrap()).await;
+    assert_eq!(events.iter().map(|e| e.1.as_str()).collect::<Vec<_>>(), ["Cleared"], "{events:?}");
+    eventually("the pod of the session is gone", BOUND, || async {
+        let left = namespace.api::<Pod>().list(&ListParams::default().labels(POOL)).await.unwrap();
+        left.items.is_empty().then_some(())
+    })
+    .await;
+    let mut pods = pods;
+    let mut seen = BTreeSet::new();
+    while let Ok(Some(pod)) = tokio::time::timeout(Duration::from_millis(200), pods.next()).await {
+        seen.insert(pod);
+    }
+    assert_eq!(seen.len(), 1, "one pod for one session, whoever died: {seen:?}");
+}
+
+#[tokio::test]
+async fn operators_killed_between_any_two_writes_leave_nothing_and_then_write_nothing() {
+    in_namespace("between", |namespace| async move {
+        let probe = Probe::start(&namespace).await;
+        let token = namespace.token("alice").await;
+        // A pod for each session: its making and its end are writes too.
+        let pool =
+            json!({"pool": {"warm": 0, "sessionsPerPod": 1}, "timeouts": {"drain": "1s", "close": "2s"}});
+        mcp_server(&namespace, "probe", &probe.url(), pool).await;
+        let many = rounds(5, 50);
+        for round in 0..many {
+            // Steps of three through fourteen writes come by every one of them.
+            let at = 1 + (seed() + round / 2 * 3) % WRITES;
+            let phase = if round % 2 == 1 { "end" } else { "beginning" };
+            eprintln!("round {} of {many}: killed at write {at} of its {phase}", round + 1);
+            live_and_die(&namespace, &format!("r{round}"), &token, at, round % 2 == 1).await;
+        }
+        let books = probe.books().await;
+        figure("operators killed between two writes", many);
+        figure(
+            "upstream sessions opened and ended",
+            format!("{} and {}", books.total("initialize"), books.total("delete")),
+        );
+        assert_eq!(
+            (books.total("initialize"), books.total("delete")),
+            (u64::from(many), u64::from(many)),
+            "{books:?}"
+        );
+        nothing_is_written_for(&namespace, Duration::from_mins(1)).await;
+    })
+    .await;
+}
+
+/// The versions of all that Berth writes in a namespace.
+async fn versions(namespace: &TestNamespace) -> BTreeMap<String, String> {
+    let mut versions = BTreeMap::new();
+    let mut add = |kind: &str, name: String, version: Option<String>| {
+        versions.insert(format!("{kind}/{name}"), version.unwrap_or_default());
+    };
+    for object in namespace.api::<AgentSession>().list(&ListParams::default()).await.unwrap() {
+        add("session", object.name_any(), object.resource_version());
+    }
+    for object in namespace.api::<McpServer>().list(&ListParams::default()).await.unwrap() {
+        add("server", object.name_any(), object.resource_version());
+    }
+    for object in namespace.api::<Pod>().list(&ListParams::default().labels(POOL)).await.unwrap() {
+        add("pod", object.name_any(), object.uid());
+    }
+    for object in
+        namespace.api::<k8s_openapi::api::core::v1::Event>().list(&ListParams::default()).await.unwrap()
+    {
+        add("event", object.name_any(), object.resource_version());
+    }
+    versions
+}
+
+/// Control requests that sidecars took.
+async fn taken(namespace: &TestNamespace) -> f64 {
+    pod_metrics(&namespace.client, &namespace.name, POOL).await.sum("berth_sidecar_control_requests_total")
+}
+
+#[tokio::test]
+async fn a_leader_that_was_paused_for_two_terms_does_nothing_when_it_goes_on() {
+    in_namespace("paused", |namespace| async move {
+        let probe = Probe::start(&namespace).await;
+        mcp_server(&namespace, "probe", &probe.url(), json!({})).await;
+        let (identity, pod) = leader(&namespace.client).await;
+        let operator = Process::find(&pod, "berth-operator").expect("the leader runs on this machine");
+        // It stops in the middle of its work.
+        let mut first = changes::<AgentSession>(&namespace).await;
+        let names: Vec<String> = (0..20).map(|n| format!("s{n}")).collect();
+        let spec =
+            json!({"subject": {"name": subject_of(&namespace, "alice")}, "servers": [{"name": "probe"}]});
+        let made = names
+            .iter()
+            .map(|name| namespace.create::<AgentSession>(json!({"metadata": {"name": name}, "spec": spec})));
+        let stopped = async {
+            first.by_ref().take(10).count().await;
+            operator.signal("STOP");
+            Instant::now()
+        };
+        let (_, stopped) = futures::join!(join_all(made), stopped);
+
+        leader_after(&namespace.client, &identity).await;
+        for name in &names {
+            wait_until_ready(&namespace, name, BOUND).await;
+        }
+        let two_terms = Duration::from_secs(30);
+        tokio::time::sleep(two_terms.saturating_sub(stopped.elapsed())).await;
+        let settled = eventually("the new leader has settled everything", BOUND, || async {
+            let before = (versions(&namespace).await, taken(&namespace).await);
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            (before == (versions(&namespace).await, taken(&namespace).await)).then_some(before)
+        })
+        .await;
+        assert!(settled.1 >= 20.0, "sidecars count what they take: {}", settled.1);
+
+        operator.signal("CONT");
+        eventually("the old leader has ended", BOUND, || async { (!operator.lives()).then_some(()) }).await;
+        assert_eq!((versions(&namespace).await, taken(&namespace).await), settled);
+        assert_eq!(probe.books().await.total("initialize"), 0);
+    })
+    .await;
+}

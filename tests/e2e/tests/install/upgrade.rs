@@ -1,0 +1,72 @@
+//! Upgrades and rollbacks lose no session (CASES.md 32).
+
+use crate::helm::{Values, charts, helm};
+use berth_api::AgentSession;
+use berth_e2e::{McpClient, Probe, in_namespace, kubectl, mcp_server, system_namespace, used_session};
+use kube::ResourceExt;
+use serde_json::json;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// A copy of the charts as a next version: another version number, and kinds with a field of status and a value of an enum that
+/// this version does not know.
+fn next_version(into: &Path) {
+    let copied = Command::new("cp").arg("-r").arg(charts()).arg(into.join("charts")).status().unwrap();
+    assert!(copied.success());
+    for chart in ["berth", "berth-crds"] {
+        edit(&into.join(format!("charts/{chart}/Chart.yaml")), "version: 0.1.0", "version: 0.2.0");
+    }
+    let crds = into.join("charts/berth-crds/templates");
+    let servers = crds.join("berth.dev_mcpservers.yaml");
+    edit(
+        &servers,
+        "              freeSlots:\n",
+        "              addedLater:\n                type: string\n              freeSlots:\n",
+    );
+    edit(
+        &crds.join("berth.dev_agentsessions.yaml"),
+        "                    - Expired\n",
+        "                    - Expired\n                    - AddedLater\n",
+    );
+}
+
+fn edit(file: &Path, from: &str, to: &str) {
+    let text = fs::read_to_string(file).unwrap();
+    assert!(text.contains(from), "{} has {from:?}", file.display());
+    fs::write(file, text.replace(from, to)).unwrap();
+}
+
+#[tokio::test]
+async fn an_upgrade_and_a_rollback_lose_no_session() {
+    in_namespace("upgrade", |namespace| async move {
+        let probe = Probe::start(&namespace).await;
+        mcp_server(&namespace, "probe", &probe.url(), json!({})).await;
+        let token = namespace.token("alice").await;
+        let made = used_session(&namespace, "s", &token).await;
+        let mut client = McpClient::new(&namespace.name, "s", "probe", &token);
+        client.initialize().await;
+        let values = Values::of_release().await;
+        let next = tempfile::tempdir().unwrap();
+        next_version(next.path());
+
+        values.install(&next.path().join("charts"), &["--set", "log.level=info"]).await;
+        let explained = kubectl(&["explain", "mcpserver.status.addedLater"], "").await;
+        assert!(explained.ok, "{explained:?}");
+        assert_eq!(client.call("echo", json!({"message": "after the upgrade"})).await, "after the upgrade");
+        let tested = helm(&["test", "berth", "-n", &system_namespace(), "--logs"]).await;
+        assert!(tested.contains("Succeeded"), "{tested}");
+
+        for release in ["berth", "berth-crds"] {
+            helm(&["rollback", release, "-n", &system_namespace(), "--wait"]).await;
+        }
+        assert!(!kubectl(&["explain", "mcpserver.status.addedLater"], "").await.ok);
+        assert_eq!(client.call("echo", json!({"message": "after the rollback"})).await, "after the rollback");
+
+        let held = namespace.api::<AgentSession>().get("s").await.unwrap();
+        assert_eq!((held.uid(), probe.books().await.total("initialize")), (made.uid(), 1));
+        namespace.end(&made, std::time::Duration::from_mins(1)).await;
+        assert_eq!(probe.books().await.total("delete"), 1);
+    })
+    .await;
+}
