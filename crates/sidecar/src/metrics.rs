@@ -19,6 +19,24 @@ pub struct Metrics {
     /// Client requests that are being relayed.
     pub requests_in_flight: Gauge,
     connects: Family<ConnectLabels, Counter>,
+    control_accepted: Family<ControlLabels, Counter>,
+    control_refused: Family<ControlLabels, Counter>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ControlLabels {
+    verb: Verb,
+}
+
+/// What the operator asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub enum Verb {
+    /// To hold a session.
+    Put,
+    /// To end one.
+    Delete,
+    /// To tell of all.
+    Get,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -82,7 +100,23 @@ impl Metrics {
             metrics.requests_in_flight.clone(),
         );
         ours.register("connects", "Attempts to connect, by how they ended", metrics.connects.clone());
+        ours.register(
+            "control_accepted",
+            "Requests of operators that were acted on",
+            metrics.control_accepted.clone(),
+        );
+        ours.register(
+            "control_refused",
+            "Requests of operators that were refused: slots taken, bodies that cannot be used, terms that are over",
+            metrics.control_refused.clone(),
+        );
         metrics
+    }
+
+    /// Counts a request of an operator.
+    pub(crate) fn count_control(&self, verb: Verb, accepted: bool) {
+        let counted = if accepted { &self.control_accepted } else { &self.control_refused };
+        counted.get_or_create(&ControlLabels { verb }).inc();
     }
 
     /// Counts an attempt that ended.

@@ -48,11 +48,26 @@ impl Process {
         assert!(sent.success(), "{}, pid {}, gets {signal}", self.what, self.pid);
     }
 
+    /// Stops it until what is returned is dropped, whatever becomes of the test.
+    pub fn stop(&self) -> Stopped {
+        self.signal("STOP");
+        Stopped(self.clone())
+    }
+
     /// Whether it still runs.
     pub fn lives(&self) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
         let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
         state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
+    }
+}
+
+/// A process that is stopped; it goes on when this is dropped.
+pub struct Stopped(Process);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        self.0.signal("CONT");
     }
 }
 

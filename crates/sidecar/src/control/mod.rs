@@ -4,16 +4,18 @@ mod term;
 mod watch;
 
 use crate::bounds::millis;
+use crate::metrics::{Metrics, Verb};
 use crate::registry::{PutError, Registry};
 use crate::session::Deadlines;
-use axum::extract::{DefaultBodyLimit, Path, Query, State};
+use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
 use axum::{Json, Router};
 use berth_net::watch::respond;
 use berth_wire::{EndPhase, EndRequest, Refusal, SessionSpec};
 use bytes::Bytes;
-use http::StatusCode;
+use http::{Method, StatusCode};
 use serde::Deserialize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +39,19 @@ pub(crate) fn router(registry: Arc<Registry>) -> Router {
         .route("/v1/sessions", get(list))
         .route("/v1/sessions/{uid}", put(apply).delete(end))
         .layer(DefaultBodyLimit::max(SPEC_LIMIT))
+        .layer(middleware::from_fn_with_state(registry.shared.metrics.clone(), counted))
         .with_state(Control { registry })
+}
+
+async fn counted(State(metrics): State<Metrics>, request: Request, next: Next) -> Response {
+    let verb = match *request.method() {
+        Method::PUT => Verb::Put,
+        Method::DELETE => Verb::Delete,
+        _ => Verb::Get,
+    };
+    let response = next.run(request).await;
+    metrics.count_control(verb, response.status().is_success());
+    response
 }
 
 async fn apply(

@@ -170,7 +170,7 @@ async fn versions(namespace: &TestNamespace) -> BTreeMap<String, String> {
 
 /// Control requests that sidecars took.
 async fn taken(namespace: &TestNamespace) -> f64 {
-    pod_metrics(&namespace.client, &namespace.name, POOL).await.sum("berth_sidecar_control_requests_total")
+    pod_metrics(&namespace.client, &namespace.name, POOL).await.sum("berth_sidecar_control_accepted_total")
 }
 
 #[tokio::test]
@@ -190,17 +190,16 @@ async fn a_leader_that_was_paused_for_two_terms_does_nothing_when_it_goes_on() {
             .map(|name| namespace.create::<AgentSession>(json!({"metadata": {"name": name}, "spec": spec})));
         let stopped = async {
             first.by_ref().take(10).count().await;
-            operator.signal("STOP");
-            Instant::now()
+            (operator.stop(), Instant::now())
         };
-        let (_, stopped) = futures::join!(join_all(made), stopped);
+        let (_, (paused, since)) = futures::join!(join_all(made), stopped);
 
         leader_after(&namespace.client, &identity).await;
         for name in &names {
             wait_until_ready(&namespace, name, BOUND).await;
         }
         let two_terms = Duration::from_secs(30);
-        tokio::time::sleep(two_terms.saturating_sub(stopped.elapsed())).await;
+        tokio::time::sleep(two_terms.saturating_sub(since.elapsed())).await;
         let settled = eventually("the new leader has settled everything", BOUND, || async {
             let before = (versions(&namespace).await, taken(&namespace).await);
             tokio::time::sleep(Duration::from_secs(2)).await;
@@ -209,7 +208,7 @@ async fn a_leader_that_was_paused_for_two_terms_does_nothing_when_it_goes_on() {
         .await;
         assert!(settled.1 >= 20.0, "sidecars count what they take: {}", settled.1);
 
-        operator.signal("CONT");
+        drop(paused);
         eventually("the old leader has ended", BOUND, || async { (!operator.lives()).then_some(()) }).await;
         assert_eq!((versions(&namespace).await, taken(&namespace).await), settled);
         assert_eq!(probe.books().await.total("initialize"), 0);

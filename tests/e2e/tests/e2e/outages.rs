@@ -86,22 +86,6 @@ async fn an_operator_a_gateway_and_a_sidecar_killed_in_turn_cost_a_live_session_
     .await;
 }
 
-/// Goes on when it is dropped, whatever becomes of the test.
-struct Stopped(Process);
-
-impl Stopped {
-    fn stop(process: Process) -> Self {
-        process.signal("STOP");
-        Self(process)
-    }
-}
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        self.0.signal("CONT");
-    }
-}
-
 #[tokio::test]
 async fn while_the_api_server_is_away_calls_go_on_and_nothing_ends() {
     in_namespace("apiaway", |namespace| async move {
@@ -112,7 +96,7 @@ async fn while_the_api_server_is_away_calls_go_on_and_nothing_ends() {
         let (client, pods) = (client(&namespace, "s", &token).await, pool(&namespace).await);
         let before = probe.books().await;
 
-        let away = Stopped::stop(Process::of_cluster("kube-apiserver"));
+        let away = Process::of_cluster("kube-apiserver").stop();
         let (since, mut calls) = (Instant::now(), 0_u64);
         while since.elapsed() < Duration::from_secs(30) {
             assert_eq!(
@@ -150,7 +134,7 @@ async fn while_the_api_server_is_away_calls_go_on_and_nothing_ends() {
     .await;
 }
 
-/// Runs `work` with so many gateways, and brings back what there was.
+/// Brings the number of gateways to `replicas`; gives what it was before.
 async fn with_gateways(namespace: &TestNamespace, replicas: i32) -> i32 {
     let deployments: Api<Deployment> = Api::namespaced(namespace.client.clone(), &system_namespace());
     let before = deployments.get("berth-gateway").await.unwrap().spec.replicas.unwrap_or(1);

@@ -14,12 +14,7 @@ use std::time::Duration;
 
 /// Waits for the end of what earlier tests began to delete, then sees that for `span` nothing but Leases is written.
 pub async fn nothing_is_written_for(namespace: &TestNamespace, span: Duration) {
-    let namespaces: Api<Namespace> = Api::all(namespace.client.clone());
-    eventually("namespaces of earlier tests are gone", Duration::from_mins(3), || async {
-        let all = namespaces.list(&ListParams::default()).await.unwrap();
-        all.items.iter().all(|found| found.metadata.deletion_timestamp.is_none()).then_some(())
-    })
-    .await;
+    earlier_namespaces_are_gone(namespace).await;
     let before = eventually("what was under way is written", Duration::from_mins(1), || async {
         let before = api_writes(&namespace.client).await;
         tokio::time::sleep(Duration::from_secs(3)).await;
@@ -29,6 +24,16 @@ pub async fn nothing_is_written_for(namespace: &TestNamespace, span: Duration) {
     // Nothing can tell that nothing will happen: the time itself is what is asked for.
     tokio::time::sleep(span).await;
     assert_eq!(api_writes(&namespace.client).await, before);
+}
+
+/// Waits for the end of what earlier tests began to delete: others create there what is refused.
+async fn earlier_namespaces_are_gone(namespace: &TestNamespace) {
+    let namespaces: Api<Namespace> = Api::all(namespace.client.clone());
+    eventually("namespaces of earlier tests are gone", Duration::from_mins(3), || async {
+        let all = namespaces.list(&ListParams::default()).await.unwrap();
+        all.items.iter().all(|found| found.metadata.deletion_timestamp.is_none()).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -56,6 +61,7 @@ async fn fifty_sessions_that_are_left_alone_cost_no_write() {
 #[tokio::test]
 async fn namespaces_that_go_with_their_servers_and_sessions_cause_no_error_and_no_create() {
     in_namespace("going", |outer| async move {
+        earlier_namespaces_are_gone(&outer).await;
         let since = Timestamp::now();
         let refused = api_refusals(&outer).await;
         for _ in 0..rounds(3, 20) {
