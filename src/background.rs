@@ -40,7 +40,8 @@ pub async fn sweep(ctx: Arc<Context>, every: Duration, cancel: CancellationToken
     "sweep"
 }
 
-fn forget_gone(ctx: &Context) {
+/// Drops what belongs to objects that are gone.
+pub fn forget_gone(ctx: &Context) {
     let stores = &ctx.stores;
     let (pods, sessions) = (|| uids(&stores.pods), || uids(&stores.sessions));
     ctx.fleet.retain(pods);

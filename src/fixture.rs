@@ -53,7 +53,7 @@ impl Log {
 }
 
 /// A context whose API server answers as `answer` says: an HTTP status and a body. Secrets do not exist and may be
-/// created; `unreadable` cannot be read, and `unlabelled` is there, for those who ask for its metadata.
+/// created; `unreadable` cannot be read, and `unlabelled` and `labelled` are there, for those who ask for their metadata.
 pub async fn context(
     answer: impl Fn(&Seen) -> (u16, Value) + Clone + Send + Sync + 'static,
 ) -> (Context, Log) {
@@ -115,6 +115,13 @@ async fn reply(request: Request, answer: &(impl Fn(&Seen) -> (u16, Value) + Sync
     let (code, body) = if seen.path.contains("/secrets") {
         if seen.path.ends_with("/unreadable") {
             failure(500, "InternalError", "etcd is away")
+        } else if seen.path.ends_with("/labelled") && seen.method == Method::GET {
+            let labels = json!({"berth.dev/credential": "session"});
+            let metadata = json!({"name": "labelled", "labels": labels});
+            (
+                200,
+                json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata}),
+            )
         } else if seen.path.ends_with("/unlabelled") && seen.method == Method::GET {
             (
                 200,

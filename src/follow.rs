@@ -22,22 +22,32 @@ pub fn follow(
     routing: &Routing,
     cancel: &CancellationToken,
 ) {
-    let followed = |name| Followed { name, routing: routing.subscribe(), cancel: cancel.clone() };
+    let followed = |name, replayed| {
+        let (routing, cancel) = (routing.subscribe(), cancel.clone());
+        Followed { name, replayed, routing, cancel }
+    };
     let mut seen = HashMap::new();
     let server = move |routes: &Routes, server: &Change<_>| routes.server(server, &mut seen);
-    tasks.spawn(followed("watch of servers").run(changes.servers, stores.servers.clone(), server));
-    tasks.spawn(followed("watch of sessions").run(
+    tasks.spawn(followed("watch of servers", true).run(changes.servers, stores.servers.clone(), server));
+    tasks.spawn(followed("watch of sessions", true).run(
         changes.sessions,
         stores.sessions.clone(),
         Routes::session,
     ));
-    tasks.spawn(followed("watch of pods").run(changes.pods, stores.pods.clone(), Routes::pod));
-    tasks.spawn(followed("watch of secrets").run(changes.secrets, stores.secrets.clone(), Routes::secret));
+    tasks.spawn(followed("watch of pods", true).run(changes.pods, stores.pods.clone(), Routes::pod));
+    // Whom a Secret concerns is looked at anyway by then.
+    tasks.spawn(followed("watch of secrets", false).run(
+        changes.secrets,
+        stores.secrets.clone(),
+        Routes::secret,
+    ));
 }
 
 /// One watch that is followed.
 struct Followed {
     name: &'static str,
+    /// Whether what the cache holds is told once changes go somewhere.
+    replayed: bool,
     routing: watch::Receiver<Option<Routes>>,
     cancel: CancellationToken,
 }
@@ -62,7 +72,8 @@ impl Followed {
                 },
                 Ok(()) = self.routing.changed() => {
                     routes.clone_from(&self.routing.borrow_and_update());
-                    store.state().into_iter().map(Change::Seen).collect()
+                    let held = if self.replayed { store.state() } else { Vec::new() };
+                    held.into_iter().map(Change::Seen).collect()
                 }
             };
             if let Some(routes) = &routes {
@@ -104,6 +115,7 @@ mod tests {
         let changes = stream::unfold(changes, |mut changes| async { Some((changes.recv().await?, changes)) });
         let followed = Followed {
             name: "watch of sessions",
+            replayed: true,
             routing: routing.subscribe(),
             cancel: CancellationToken::new(),
         };

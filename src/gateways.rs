@@ -14,6 +14,9 @@ use berth_net::peer::{self, Peer};
 use berth_net::watch::{self, Source};
 use berth_wire::{PlacementLine, ServerPlacement, SessionPlacements};
 use http::StatusCode;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use std::collections::HashMap;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
@@ -40,19 +43,25 @@ impl Gateways {
             .with_state(Arc::new(self))
     }
 
-    fn placements_of(&self, session_uid: &str) -> Option<SessionPlacements> {
+    /// Where a session is, given its confirmed slots (server UID and pod UID).
+    fn placements(
+        &self,
+        session_uid: &str,
+        slots: Vec<(String, String)>,
+        pod_of: impl Fn(&str) -> Option<Arc<Pod>>,
+    ) -> Option<PlacementLine> {
         let object = self.slots.object(session_uid)?;
         let placement = |(server_uid, pod_uid): (String, String)| {
-            let pod = self.stores.pods.find(|pod| pod.metadata.uid.as_ref() == Some(&pod_uid))?;
+            let pod = pod_of(&pod_uid)?;
             let address = pod.status.as_ref()?.pod_ip.as_ref()?.parse().ok()?;
             Some(ServerPlacement { server: routes::owner(&pod)?, server_uid, pod_uid, address })
         };
-        Some(SessionPlacements {
+        Some(PlacementLine::Session(SessionPlacements {
             uid: session_uid.to_owned(),
             namespace: object.namespace.clone().unwrap_or_default(),
             name: object.name.clone(),
-            servers: self.slots.confirmed(session_uid).into_iter().filter_map(placement).collect(),
-        })
+            servers: slots.into_iter().filter_map(placement).collect(),
+        }))
     }
 }
 
@@ -64,12 +73,18 @@ impl Source for Gateways {
     }
 
     fn all(&self) -> Vec<PlacementLine> {
-        let placed = self.slots.placed();
-        placed.iter().filter_map(|uid| self.one(uid)).chain([PlacementLine::Synced]).collect()
+        let pods = self.stores.pods.state().into_iter();
+        let pods: HashMap<String, Arc<Pod>> = pods.filter_map(|pod| Some((pod.uid()?, pod))).collect();
+        let placed = self.slots.all_confirmed().into_iter();
+        let line = |(session, slots): (String, Vec<_>)| {
+            self.placements(&session, slots, |uid| pods.get(uid).cloned())
+        };
+        placed.filter_map(line).chain([PlacementLine::Synced]).collect()
     }
 
     fn one(&self, uid: &str) -> Option<PlacementLine> {
-        self.placements_of(uid).map(PlacementLine::Session)
+        let pod = |uid: &str| self.stores.pods.find(|pod| pod.metadata.uid.as_deref() == Some(uid));
+        self.placements(uid, self.slots.confirmed(uid), pod)
     }
 
     fn alive() -> PlacementLine {

@@ -14,6 +14,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+/// How far above ours a term can be that a sidecar has seen: no Lease changes hands more often.
+const FARTHEST: u64 = 10_000;
+
 /// The standing of this process; clones share it.
 #[derive(Clone)]
 pub struct Lead {
@@ -72,9 +75,16 @@ impl Lead {
         &self.shared.lost
     }
 
-    /// Notes that a sidecar has seen `term`, which is higher than ours. Either we are about to find the Lease gone, or it was
-    /// deleted and made anew, and the next renewal goes past that term.
-    pub fn outranked(&self, term: u64) {
+    /// Notes that the sidecar of a pod has seen `term`, which is higher than ours. Either we are about to find the Lease gone, or
+    /// it was deleted and made anew, and the next renewal goes past that term. One that is too far off is not believed: a
+    /// sidecar that lies must not use up the terms there are.
+    pub fn outranked(&self, term: u64, pod_uid: &str) {
+        let ours = self.standing().map_or(0, |standing| standing.term);
+        if term > ours.saturating_add(FARTHEST) {
+            tracing::error!(term, ours, pod_uid, "a sidecar says that it has seen a term that cannot be");
+            return;
+        }
+        tracing::warn!(term, ours, pod_uid, "a sidecar has seen a higher term");
         self.shared.above.fetch_max(term, Ordering::AcqRel);
     }
 
@@ -158,6 +168,16 @@ mod tests {
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(lead.term(), Err(NotLeading));
         assert!(!lead.lost().is_cancelled());
+    }
+
+    #[test]
+    fn a_sidecar_that_lies_does_not_use_up_the_terms() {
+        let lead = Lead::for_test(3);
+        lead.outranked(u64::MAX, "pod");
+        assert_eq!(lead.above(), 0);
+        lead.outranked(40, "pod");
+        lead.outranked(7, "pod");
+        assert_eq!(lead.above(), 40);
     }
 
     #[tokio::test]

@@ -2,7 +2,7 @@
 //!
 //! Every replica fills its caches and is ready then; one of them leads, by the Lease, and only that one acts.
 
-use crate::background::{SWEEP, Tasks, renew, sweep, unexpected_end};
+use crate::background::{SWEEP, Tasks, forget_gone, renew, sweep, unexpected_end};
 use crate::ca::Ca;
 use crate::cli::Options;
 use crate::context::{Clock, Context, Settings, Triggers};
@@ -106,13 +106,19 @@ pub async fn run(options: Options) -> Result<(), Error> {
         clock: Clock::SYSTEM,
         cancel: cancel.clone(),
     };
-    // The Lease is given back when nothing of this process writes any more.
+    tokio::select! {
+        () = cancel.cancelled() => return Ok(()),
+        filled = standby.stores.wait_until_ready() => tracing::info!(filled, "caches"),
+        ended = unexpected_end(&mut tasks, &cancel) => return Err(Error::Background(ended)),
+    }
+    readiness.set(true);
+    // Only now: whoever takes the Lease has to be able to act. It is given back when nothing of this process writes any more.
     let resign = CancellationToken::new();
     let election = tokio::spawn(standby.elector().run(resign.clone()));
     let outcome = tokio::select! {
-        outcome = standby.lead_when_won(&readiness) => outcome,
+        outcome = standby.lead_when_won() => outcome,
         () = standby.lead.lost().cancelled() => return Err(Error::LeadLost),
-        ended = unexpected_end(&mut tasks, &cancel) => return Err(Error::Background(ended)),
+        ended = unexpected_end(&mut tasks, &cancel) => Err(Error::Background(ended)),
     };
     readiness.set(false);
     cancel.cancel();
@@ -137,13 +143,8 @@ impl Standby {
         }
     }
 
-    /// Waits until the caches are filled and the Lease is won, then leads until the end.
-    async fn lead_when_won(&self, readiness: &Readiness) -> Result<(), Error> {
-        tokio::select! {
-            () = self.cancel.cancelled() => return Ok(()),
-            filled = self.stores.wait_until_ready() => tracing::info!(filled, "caches"),
-        }
-        readiness.set(true);
+    /// Waits until the Lease is won, then leads until the end.
+    async fn lead_when_won(&self) -> Result<(), Error> {
         tokio::select! {
             () = self.cancel.cancelled() => return Ok(()),
             () = self.lead.won() => {}
@@ -200,6 +201,8 @@ impl Standby {
         });
         tasks.spawn(sweep(ctx.clone(), SWEEP, cancel));
         self.routing.send_replace(Some(Routes { stores: self.stores.clone(), triggers, slots, fleet }));
+        // What went between the two was told to nobody.
+        forget_gone(&ctx);
         Ok(ctx)
     }
 

@@ -65,11 +65,16 @@ impl Slots {
         &self.feed
     }
 
-    /// Every session that has a confirmed slot.
-    pub fn placed(&self) -> HashSet<String> {
+    /// Every session with a confirmed slot: see [`Slots::confirmed`].
+    pub fn all_confirmed(&self) -> HashMap<String, Vec<(String, String)>> {
         self.with(|book| {
-            let all = book.promises.values().flatten();
-            all.filter(|(_, promise)| promise.sent.is_some()).map(|(session, _)| session.clone()).collect()
+            let mut all: HashMap<String, Vec<(String, String)>> = HashMap::new();
+            for (server, promises) in &book.promises {
+                for (session, promise) in promises.iter().filter(|(_, promise)| promise.sent.is_some()) {
+                    all.entry(session.clone()).or_default().push((server.clone(), promise.pod.clone()));
+                }
+            }
+            all
         })
     }
 
@@ -349,9 +354,10 @@ mod tests {
         slots.know(&session("a", "alice", Some("p0")));
         let news = slots.feed().watch();
         slots.with(|book| book.promise("a", "server", "p1"));
-        assert_eq!((slots.confirmed("a"), slots.placed().len()), (vec![], 0));
+        assert_eq!((slots.confirmed("a"), slots.all_confirmed().len()), (vec![], 0));
         slots.with(|book| book.sent("a", "server", "p1", "f".into()));
         assert_eq!(slots.confirmed("a"), [("server".to_owned(), "p1".to_owned())]);
+        assert_eq!(slots.all_confirmed(), HashMap::from([("a".to_owned(), slots.confirmed("a"))]));
         assert_eq!(news.changed().await, HashSet::from(["a".into()]));
         slots.with(|book| book.sent("a", "server", "p1", "g".into()));
         slots.with(|book| book.promise("a", "server", "p2"));

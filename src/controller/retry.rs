@@ -1,7 +1,7 @@
 //! When an object is looked at again.
 
+use berth_plan::time::spread;
 use std::collections::{HashMap, HashSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 const FIRST: Duration = Duration::from_millis(500);
 /// Longest pause.
 const LONGEST: Duration = Duration::from_mins(2);
-/// A settled object is looked at after this, plus up to a fifth.
+/// A settled object is looked at after this, [`spread`].
 const RESYNC: Duration = Duration::from_mins(10);
 
 /// Failures in a row, by object UID. An object without failures takes no room.
@@ -45,10 +45,7 @@ impl Failures {
 
 /// When a settled object is looked at again; spread by its UID, so that they do not come all at once.
 pub fn resync(uid: &str) -> Duration {
-    let mut hasher = DefaultHasher::new();
-    uid.hash(&mut hasher);
-    let spread = u32::try_from(hasher.finish() % 1000).unwrap_or(0);
-    RESYNC + RESYNC / 5 * spread / 1000
+    spread(RESYNC, uid)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use crate::{ca, controller::status};
 use berth_api::McpServer;
 use berth_plan::server::pool;
 use berth_plan::server::validate::{ValidServer, validate};
-use berth_plan::time::Moment;
+use berth_plan::time::{Moment, spread};
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use std::time::Duration;
@@ -22,8 +22,9 @@ use std::time::Duration;
 /// A pool that is not as it should be is looked at again after this, whatever events come.
 const UNSETTLED: Duration = Duration::from_secs(15);
 
-/// A server that cannot be acted on is looked at again after this: a Secret without the label comes and goes unseen.
-const REFUSED: Duration = Duration::from_secs(15);
+/// A server that cannot be acted on is looked at again after this, [`spread`]. A Secret without the label comes and goes unseen, on
+/// which a text depends and no more: one that gains the label is an event.
+const REFUSED: Duration = Duration::from_mins(2);
 
 /// Why a reconcile failed.
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +57,8 @@ pub async fn reconcile(server: &McpServer, ctx: &Context) -> Result<Action, Erro
     let valid = validate(server, secret.state());
     let Ok(valid) = valid else {
         update_status::refused(server, &valid, ctx, now).await?;
-        return Ok(requeue(&server.uid().unwrap_or_default(), Some(now.plus(REFUSED)), now));
+        let uid = server.uid().unwrap_or_default();
+        return Ok(requeue(&uid, Some(now.plus(spread(REFUSED, &uid))), now));
     };
     if !prepare(&valid, ctx, now).await? {
         return Ok(Action::await_change());

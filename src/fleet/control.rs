@@ -76,7 +76,7 @@ impl Fleet {
             .ok_or_else(|| ControlError::Unreachable("the pod does not run".to_owned()))?;
         let asked = async {
             let _permit = self.shared.requests.acquire().await;
-            self.send(&target, verb, path, body).await
+            self.send(pod_uid, &target, verb, path, body).await
         };
         tokio::time::timeout(timeout, asked).await.unwrap_or_else(|_| {
             let address = target.address;
@@ -89,6 +89,7 @@ impl Fleet {
 
     async fn send(
         &self,
+        pod_uid: &str,
         target: &Target,
         verb: Verb,
         path: &str,
@@ -106,7 +107,7 @@ impl Fleet {
         let body = whole(response).await?;
         match status {
             StatusCode::OK | StatusCode::CREATED | StatusCode::ACCEPTED => Ok((status, body)),
-            StatusCode::CONFLICT => Err(self.refused(parsed(&body)?)),
+            StatusCode::CONFLICT => Err(self.refused(pod_uid, parsed(&body)?)),
             StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE => {
                 Err(ControlError::Invalid(clip(String::from_utf8_lossy(&body).trim(), ERROR_BYTES)))
             }
@@ -134,19 +135,19 @@ impl Fleet {
     }
 
     /// The refusal in a 409.
-    pub(super) async fn refusal(&self, response: Response<Incoming>) -> ControlError {
+    pub(super) async fn refusal(&self, pod_uid: &str, response: Response<Incoming>) -> ControlError {
         match whole(response).await.and_then(|body| parsed(&body)) {
-            Ok(refusal) => self.refused(refusal),
+            Ok(refusal) => self.refused(pod_uid, refusal),
             Err(error) => error,
         }
     }
 
     /// What a refusal comes to. One of the term says nothing about the session: whoever leads asks again.
-    fn refused(&self, refusal: Refusal) -> ControlError {
+    fn refused(&self, pod_uid: &str, refusal: Refusal) -> ControlError {
         if refusal.reason != RefusalReason::OldTerm {
             return ControlError::Refused(refusal);
         }
-        self.shared.lead.outranked(refusal.term.unwrap_or(0));
+        self.shared.lead.outranked(refusal.term.unwrap_or(0), pod_uid);
         ControlError::NoAnswer(refusal.message)
     }
 

@@ -59,7 +59,7 @@ async fn read(fleet: &Fleet, pod_uid: &str, target: &Target, synced: &mut bool) 
     let response = tokio::time::timeout(HEAD_TIMEOUT, asked).await.map_err(|_| StreamError::Silent)??;
     match response.status() {
         status if status.is_success() => {}
-        StatusCode::CONFLICT => return Err(fleet.refusal(response).await.into()),
+        StatusCode::CONFLICT => return Err(fleet.refusal(pod_uid, response).await.into()),
         status => return Err(StreamError::Status(status)),
     }
     fleet.shared.metrics.control(Verb::Watch, Outcome::Ok);

@@ -2,7 +2,16 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
+
+/// `span` and up to a fifth more, by the UID of an object, so that many objects do not come all at once.
+pub fn spread(span: Duration, uid: &str) -> Duration {
+    let mut hasher = DefaultHasher::new();
+    uid.hash(&mut hasher);
+    let part = u32::try_from(hasher.finish() % 1000).unwrap_or(0);
+    span + span / 5 * part / 1000
+}
 
 /// A point in time: milliseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,6 +48,15 @@ mod tests {
     fn a_moment_that_has_passed_is_no_time_away() {
         assert_eq!(Moment(2_000).until(Moment(1_000)), Duration::ZERO);
         assert_eq!(Moment(1_000).until(Moment(2_500)), Duration::from_millis(1_500));
+    }
+
+    #[test]
+    fn what_is_spread_comes_within_a_fifth_and_always_alike() {
+        let span = Duration::from_mins(10);
+        let all: Vec<Duration> = (0..100).map(|n| spread(span, &format!("uid-{n}"))).collect();
+        assert!(all.iter().all(|spread| (span..span + span / 5).contains(spread)));
+        assert!(all.iter().max() > all.iter().min());
+        assert_eq!(all[7], spread(span, "uid-7"));
     }
 
     #[test]

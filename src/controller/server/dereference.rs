@@ -20,10 +20,21 @@ use std::sync::Arc;
 
 /// Something could not be read.
 #[derive(Debug, thiserror::Error)]
-#[error("failed to read secret {secret:?}: {}", api_error::text(source))]
-pub struct Error {
-    secret: String,
-    source: Box<kube::Error>,
+pub enum Error {
+    /// The API server did not tell of a Secret.
+    #[error("failed to read secret {secret:?}: {}", api_error::text(source))]
+    Read {
+        /// Name of the Secret.
+        secret: String,
+        /// Why.
+        source: Box<kube::Error>,
+    },
+    /// A Secret is there with its label, and the watch has not brought it yet.
+    #[error("secret {secret:?} is not known yet; it is there and its watch will bring it")]
+    Behind {
+        /// Name of the Secret.
+        secret: String,
+    },
 }
 
 /// What was found of a Secret.
@@ -60,10 +71,13 @@ pub async fn named_secret(namespace: &str, name: &str, ctx: &Context) -> Result<
         return Ok(Found::Present(secret));
     }
     match ctx.api::<Secret>(namespace).get_metadata_opt(name).await {
-        // One that carries the label by now is about to be in the store, whose event asks for a look.
+        // Whatever its value, which is judged once the Secret is in the store.
+        Ok(Some(found)) if found.labels().contains_key(label::CREDENTIAL) => {
+            Err(Error::Behind { secret: name.to_owned() })
+        }
         Ok(Some(_)) => Ok(Found::Unlabelled),
         Ok(None) => Ok(Found::Missing),
-        Err(source) => Err(Error { secret: name.to_owned(), source: Box::new(source) }),
+        Err(source) => Err(Error::Read { secret: name.to_owned(), source: Box::new(source) }),
     }
 }
 
@@ -199,6 +213,10 @@ mod tests {
         assert_eq!(found("own").await, "present own");
         assert_eq!(found("unlabelled").await, "unlabelled");
         assert_eq!(found("missing").await, "missing");
+        assert_eq!(
+            found("labelled").await,
+            "secret \"labelled\" is not known yet; it is there and its watch will bring it"
+        );
         assert_eq!(found("unreadable").await, "failed to read secret \"unreadable\": etcd is away");
     }
 }

@@ -164,7 +164,7 @@ async fn a_lease_that_was_deleted_comes_back_with_a_term_that_sidecars_accept() 
     let a = elector(&server, "a", 1);
     let mut version = None;
     look(&a, &mut version).await;
-    a.lead.outranked(40);
+    a.lead.outranked(40, "pod");
     look(&a, &mut version).await;
     assert_eq!((a.lead.term(), server.spec().lease_transitions), (Ok(41), Some(41)));
 }

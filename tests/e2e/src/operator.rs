@@ -74,8 +74,13 @@ pub async fn operator_log(client: &Client, since: &Timestamp) -> Vec<String> {
     let operators = ListParams::default().labels("app.kubernetes.io/component=operator");
     let params = LogParams { since_time: Some(*since), ..LogParams::default() };
     let mut lines = Vec::new();
-    for pod in pods.list(&operators).await.unwrap() {
-        let log = pods.logs(&pod.name_any(), &params).await.expect("a pod that runs shows its log");
+    let started = |pod: &Pod| {
+        let containers = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
+        containers.is_some_and(|all| all.iter().all(|container| container.started == Some(true)))
+    };
+    for pod in pods.list(&operators).await.unwrap().into_iter().filter(started) {
+        let log =
+            pods.logs(&pod.name_any(), &params).await.expect("a container that has started shows its log");
         lines.extend(log.lines().map(str::to_owned));
     }
     lines

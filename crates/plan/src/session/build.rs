@@ -32,7 +32,8 @@ pub fn spec(session: &AgentSession, server: &ValidServer, headers: &[Header]) ->
 }
 
 /// The body of the PUT for a session whose credential cannot be had, to the pod of `pod_revision` that holds it: nothing is sent
-/// to the upstream from then on, so that a pod of an older revision can take it as well.
+/// to the upstream from then on, so that a pod of an older revision can take it as well. Callers read its text, who need not know
+/// which Secrets there are: those are named in the status alone.
 pub fn withheld(
     session: &AgentSession,
     server: &ValidServer,
@@ -41,7 +42,13 @@ pub fn withheld(
 ) -> SessionSpec {
     let mut spec = spec(session, server, &[]);
     pod_revision.clone_into(&mut spec.server.revision);
-    spec.upstream.withheld = Some(Withheld { reason: refusal.failure(), message: refusal.to_string() });
+    let reason = refusal.failure();
+    let message = format!(
+        "the credential for server {:?} cannot be used ({}); the status of the AgentSession says why",
+        server.key.name,
+        reason.as_str()
+    );
+    spec.upstream.withheld = Some(Withheld { reason, message });
     spec
 }
 
@@ -79,6 +86,7 @@ pub fn drain_millis(session: &AgentSession, server_millis: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::credential::{self, Unusable, User};
     use crate::server::fixture::valid;
     use crate::session::validate::fixture::session;
     use berth_wire::{Activity, SessionState};
@@ -130,12 +138,34 @@ mod tests {
     #[test]
     fn a_withheld_credential_is_told_to_the_pod_that_holds_the_session_whatever_its_revision() {
         let refusal = Refusal::NoCredential { index: 0, server: "everything".into() };
+        let message = "the credential for server \"everything\" cannot be used (InvalidSpec); the status of the AgentSession says why";
         let spec = withheld(&session("{}"), &valid("{}"), "older", &refusal);
         let upstream = serde_json::to_value(&spec.upstream).unwrap();
         assert_eq!(upstream["headers"], json!([]));
-        assert_eq!(upstream["withheld"], json!({"reason": "InvalidSpec", "message": refusal.to_string()}));
+        assert_eq!(upstream["withheld"], json!({"reason": "InvalidSpec", "message": message}));
         assert_eq!(spec.server.revision, "older");
         assert!(is_to_be_sent(&spec, "older", None, None));
+    }
+
+    #[test]
+    fn callers_are_told_the_reason_and_never_the_secret() {
+        let (secret, key, field) = ("hidden-a".to_owned(), "hidden-b".to_owned(), "hidden-c".to_owned());
+        let refusals = [
+            credential::Refusal::SecretNotFound {
+                secret: secret.clone(),
+                key: key.clone(),
+                user: User::Session,
+            },
+            credential::Refusal::KeyNotFound { secret: secret.clone(), key: key.clone(), field },
+            credential::Refusal::NotPermitted { secret: secret.clone(), user: User::Session },
+            credential::Refusal::Invalid { secret, key, problem: Unusable::Empty },
+        ];
+        for refusal in refusals {
+            let refusal = Refusal::Credential { server: "everything".into(), refusal };
+            assert!(refusal.to_string().contains("hidden-"), "{refusal}");
+            let sent = serde_json::to_string(&withheld(&session("{}"), &valid("{}"), "r", &refusal)).unwrap();
+            assert!(sent.contains(refusal.failure().as_str()) && !sent.contains("hidden-"), "{sent}");
+        }
     }
 
     #[test]

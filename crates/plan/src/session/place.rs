@@ -5,7 +5,7 @@ use crate::server::pool::{Fit, fit, keeps_sessions};
 use crate::server::validate::ValidServer;
 use crate::time::Moment;
 use berth_api::Reason;
-use berth_wire::{SessionReport, SessionState};
+use berth_wire::{Failure, SessionReport, SessionState};
 use std::collections::HashSet;
 
 /// What is known when one binding is placed.
@@ -36,7 +36,7 @@ pub enum Decision<'a> {
     Keep(&'a PoolPod),
     /// It takes a free slot.
     Take(&'a PoolPod),
-    /// It has to leave a pod of an older revision before it is placed anew; a slot is free for it.
+    /// It has to leave a pod of an older revision before it is placed anew: a slot is free for it, or it has no credential there.
     Leave(&'a PoolPod),
     /// There is no slot for it now.
     Wait(Wait),
@@ -95,7 +95,7 @@ pub fn decide<'a>(server: &ValidServer, observed: &Observed<'a>, now: Moment) ->
     if let Some((pod, report)) = held(observed, now) {
         let moves = fit(pod, server, observed.image) == Fit::Old
             && report.is_some_and(|report| report.activity.in_flight == 0)
-            && free(server, observed).is_some();
+            && (report.is_some_and(is_without_credential) || free(server, observed).is_some());
         return if moves { Decision::Leave(pod) } else { Decision::Keep(pod) };
     }
     let name = || server.key.name.clone();
@@ -140,6 +140,29 @@ fn held<'a>(observed: &Observed<'a>, now: Moment) -> Option<(&'a PoolPod, Option
     let over = observed.reports.iter().any(|(uid, report)| uid == promised && is_over(report));
     // A sidecar that restarted has a slot for a session that it lost; one of an older revision would refuse it.
     usable(promised).filter(|_| !over).map(|pod| (pod, None))
+}
+
+/// Whether the upstream is closed to the session for want of a credential that counts. In a pod of an older revision that never
+/// ends: the session may have another credential by now, which is for the upstream of the current revision and must not go to
+/// the one that was before.
+fn is_without_credential(report: &SessionReport) -> bool {
+    match report.failure {
+        Some(
+            Failure::Unauthorized
+            | Failure::InvalidSpec
+            | Failure::RefNotFound
+            | Failure::RefNotPermitted
+            | Failure::InvalidCredential,
+        ) => true,
+        Some(
+            Failure::InitializeTimeout
+            | Failure::ProtocolError
+            | Failure::RateLimited
+            | Failure::UpstreamUnreachable
+            | Failure::TLSUntrusted,
+        )
+        | None => false,
+    }
 }
 
 /// Whether the sidecar takes no more work of the session: it ended there, or is ending.

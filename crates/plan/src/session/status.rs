@@ -7,7 +7,7 @@ use crate::session::clocks::bind_deadline;
 use crate::session::place::Wait;
 use crate::session::validate::Refusal;
 use crate::text::{ERROR_BYTES, clip};
-use crate::time::Moment;
+use crate::time::{Moment, spread};
 use berth_api::{
     AgentSession, AgentSessionStatus, BindingState, BindingStatus, ConditionType, PodRef, Reason,
 };
@@ -18,8 +18,9 @@ use std::time::Duration;
 const WAITING: Duration = Duration::from_secs(30);
 /// A session that waits for a sidecar, or for its own calls, looks again after this.
 const MOVING: Duration = Duration::from_secs(2);
-/// A session whose credential cannot be had looks again after this: a Secret without the label comes and goes unseen.
-const REFUSED: Duration = Duration::from_secs(15);
+/// A session whose credential cannot be had looks again after this, [`spread`]. A Secret without the label comes and goes unseen,
+/// on which a text depends and no more: one that gains the label is an event.
+const REFUSED: Duration = Duration::from_mins(2);
 
 /// What became of one binding in a pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -180,7 +181,8 @@ pub fn next_look(session: &AgentSession, outcomes: &[Outcome], now: Moment) -> O
             Some(now.plus(MOVING))
         }
         Outcome::Refused(refusal) | Outcome::Withheld { refusal, .. } if refusal.is_unseen() => {
-            Some(now.plus(REFUSED))
+            let uid = session.metadata.uid.as_deref().unwrap_or_default();
+            Some(now.plus(spread(REFUSED, uid)))
         }
         Outcome::Waiting(_) => Some(waiting()),
         Outcome::Held { .. } | Outcome::Refused(_) | Outcome::Withheld { .. } | Outcome::Invalid { .. } => {

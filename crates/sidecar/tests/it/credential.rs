@@ -17,7 +17,7 @@ fn with(session: &SessionSpec, credential: &str) -> SessionSpec {
 fn withheld(session: &SessionSpec, reason: Failure) -> SessionSpec {
     let mut changed = session.clone();
     changed.upstream.headers.clear();
-    changed.upstream.withheld = Some(Withheld { reason, message: "secret \"a\" is not there".into() });
+    changed.upstream.withheld = Some(Withheld { reason, message: "the credential cannot be used".into() });
     changed
 }
 
@@ -81,7 +81,7 @@ async fn a_withheld_credential_stops_calls_with_its_reason_and_comes_back_withou
         let error = client.call("echo", json!({})).await["error"].clone();
         let data = json!({"server": "scripted", "reason": reason.as_str()});
         assert_eq!((&error["code"], &error["data"]), (&json!(-32050), &data), "{error}");
-        assert!(error["message"].as_str().unwrap().contains("secret \"a\" is not there"), "{error}");
+        assert!(error["message"].as_str().unwrap().contains("the credential cannot be used"), "{error}");
         assert_eq!(harness.client("s").initialize().await.unwrap_err()["data"], data);
     }
     let notice = json!({"jsonrpc": "2.0", "method": "notifications/roots/list_changed"});

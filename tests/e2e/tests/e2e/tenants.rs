@@ -35,9 +35,9 @@ async fn with_the_key_of_one_tenants_sidecar_no_port_of_another_and_of_the_opera
         assert!(data.contains(" 405 "), "a GET has no stream there: {data}");
         let control = gateway.get(client, &pods.items[0], 8443, &dns_name, "/v1/sessions").await.unwrap();
         assert!(control.contains(" 403 "), "{control}");
-        let wake =
-            gateway.get(client, &operator, 8443, "operator.berth.internal", "/v1/nothing").await.unwrap();
-        assert!(wake.contains(" 404 "), "{wake}");
+        let wake = "/v1/sessions/nobody/wake";
+        let wake = gateway.get(client, &operator, 8443, "operator.berth.internal", wake).await.unwrap();
+        assert!(wake.contains(" 405 "), "it is asked for by POST: {wake}");
     })
     .await;
 }

@@ -10,6 +10,13 @@ pub fn charts() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../charts").canonicalize().expect("the charts are there")
 }
 
+/// A copy of them in the folder `into`, for a test to change.
+pub fn copied_charts(into: &Path) -> PathBuf {
+    let copied = std::process::Command::new("cp").arg("-r").arg(charts()).arg(into.join("charts")).status();
+    assert!(copied.expect("cp runs").success());
+    into.join("charts")
+}
+
 /// Runs helm and gives what it printed; fails the test when it fails.
 pub async fn helm(arguments: &[&str]) -> String {
     try_helm(arguments).await.unwrap_or_else(|printed| panic!("helm {arguments:?}: {printed}"))

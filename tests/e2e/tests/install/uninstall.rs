@@ -27,9 +27,10 @@ async fn remains(client: &Client) -> Vec<String> {
     found.extend(policies.iter().map(|policy| format!("network policy {}", policy.name_any())));
     let sessions = Api::<AgentSession>::all(client.clone()).list(&ListParams::default()).await.unwrap();
     found.extend(sessions.iter().map(|session| format!("session {}", session.name_any())));
-    let leases = Api::<Lease>::all(client.clone()).list(&ListParams::default()).await.unwrap();
-    let lease = |lease: &&Lease| lease.name_any().starts_with("berth");
-    found.extend(leases.iter().filter(lease).map(|lease| format!("lease {}", lease.name_any())));
+    let leases = Api::<Lease>::namespaced(client.clone(), &system_namespace());
+    found.extend(
+        leases.list(&ListParams::default()).await.unwrap().iter().map(|l| format!("lease {}", l.name_any())),
+    );
     found
 }
 

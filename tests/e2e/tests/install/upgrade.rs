@@ -1,19 +1,17 @@
 //! Upgrades and rollbacks lose no session (CASES.md 32).
 
-use crate::helm::{Values, charts, helm};
+use crate::helm::{Values, copied_charts, helm};
 use berth_api::AgentSession;
 use berth_e2e::{McpClient, Probe, in_namespace, kubectl, mcp_server, system_namespace, used_session};
 use kube::ResourceExt;
 use serde_json::json;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 /// A copy of the charts as a next version: another version number, and kinds with a field of status and a value of an enum that
 /// this version does not know.
 fn next_version(into: &Path) {
-    let copied = Command::new("cp").arg("-r").arg(charts()).arg(into.join("charts")).status().unwrap();
-    assert!(copied.success());
+    copied_charts(into);
     for chart in ["berth", "berth-crds"] {
         edit(&into.join(format!("charts/{chart}/Chart.yaml")), "version: 0.1.0", "version: 0.2.0");
     }

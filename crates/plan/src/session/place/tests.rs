@@ -141,6 +141,32 @@ fn an_idle_session_leaves_an_older_revision_when_there_is_a_slot_for_it() {
 }
 
 #[test]
+fn a_session_without_credential_leaves_an_older_revision_at_once_and_no_other() {
+    let at = |failure, in_flight| {
+        let report = SessionReport { failure, ..report(SessionState::Connected, in_flight) };
+        [("pod-0".to_owned(), report)]
+    };
+    let decided = |pod: PoolPod, reports: &[(String, SessionReport)]| {
+        decided("{}", &Observed { reports, ..observed(&[pod]) })
+    };
+    let stuck = [
+        Failure::InvalidSpec,
+        Failure::RefNotFound,
+        Failure::RefNotPermitted,
+        Failure::InvalidCredential,
+        Failure::Unauthorized,
+    ];
+    for failure in stuck.map(Some) {
+        assert_eq!(decided(old(0, &["me"]), &at(failure, 0)), "leave pod-0", "{failure:?}");
+        assert_eq!(decided(old(0, &["me"]), &at(failure, 1)), "keep pod-0", "its calls may finish");
+        assert_eq!(decided(pool_pod(0, 50, &["me"]), &at(failure, 0)), "keep pod-0", "it is told there");
+    }
+    for failure in [None, Some(Failure::UpstreamUnreachable), Some(Failure::RateLimited)] {
+        assert_eq!(decided(old(0, &["me"]), &at(failure, 0)), "keep pod-0", "{failure:?}");
+    }
+}
+
+#[test]
 fn bounds_on_sessions_are_named() {
     let pods = [pool_pod(0, 50, &[])];
     let two = Observed { held: 2, held_by_subject: 1, ..observed(&pods) };

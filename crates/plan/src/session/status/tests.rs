@@ -148,11 +148,12 @@ fn what_comes_unseen_is_looked_for_and_what_an_event_tells_is_not() {
     };
     let refused = |refusal| Outcome::Refused(Refusal::Credential { server: "everything".into(), refusal });
     let later = |millis: i64| Some(Moment(NOW.0 + millis));
+    let seldom = Some(NOW.plus(spread(Duration::from_mins(2), "77-session")));
     let table = [
-        (refused(missing()), later(15_000)),
-        (refused(unlabelled()), later(15_000)),
+        (refused(missing()), seldom),
+        (refused(unlabelled()), seldom),
         (refused(no_key()), None),
-        (without_credential(true, unlabelled()), later(15_000)),
+        (without_credential(true, unlabelled()), seldom),
         (without_credential(true, no_key()), None),
         // The sidecar has to learn of it, whatever it is.
         (without_credential(false, no_key()), later(2_000)),
