@@ -78,6 +78,10 @@ expect 0 NetworkPolicy --set networkPolicy.enabled=false
 expect 1 Job
 expect 0 Job --set uninstall.endSessions=false
 expect 1 Pod
+# Every rule about Leases names the one of Berth; only the creation, which has no name yet, cannot.
+unnamed=$(rendered | grep -A1 'resources: \[leases\]' | grep -c 'verbs: \[create\]' || true)
+named=$(rendered | grep -A1 'resources: \[leases\]' | grep -c 'resourceNames: \[berth-operator\]' || true)
+[[ $unnamed == 2 && $named == 4 ]] || die "charts/berth has rules for Leases that are not Berth's"
 # refuse ARGUMENT: the schema takes no value that does not exist or cannot be meant.
 refuse() {
   if rendered --set "$1" >/dev/null 2>&1; then
@@ -85,7 +89,7 @@ refuse() {
   fi
 }
 for wrong in gatewy.replicas=2 operator.replica=2 operator.replicas=-1 operator.podDisruptionBudget.enable=true \
-  networkPolicy.gatewayFrom.a=b 'networkPolicy.metricsFrom[0].pods=x' uninstall.timeoutSeconds=0 uninstall.force=true; do
+  networkPolicy.gatewayFrom.a=b 'networkPolicy.metricsFrom[0].pods=x' uninstall.timeoutSeconds=0 uninstall.force=true gateway.maxCalls=10000; do
   refuse "$wrong"
 done
 # Pods of the chart pass Pod Security `restricted`: each of the four pod specs says what that asks for.

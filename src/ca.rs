@@ -83,8 +83,17 @@ struct State {
     current: Arc<Current>,
     /// When each Secret was last found good under it, by namespace and name.
     good: HashMap<(String, String), Moment>,
-    /// When the Secrets of all certificates were last found good under it, or made so.
-    settled: Option<Moment>,
+    /// Known once the Secrets of all certificates were found good under it, or made so.
+    settled: Option<Settled>,
+}
+
+/// The Secrets of all certificates are good.
+#[derive(Clone, Copy)]
+struct Settled {
+    /// When they first were, with none that had to be issued since.
+    since: Moment,
+    /// When they were last looked at.
+    seen: Moment,
 }
 
 /// The CA that signs now, and what all trust.

@@ -18,6 +18,7 @@ mod lead;
 #[cfg(test)]
 mod memory_api;
 mod metrics;
+mod name_some;
 mod orphans;
 mod run;
 mod slots;

@@ -3,6 +3,7 @@
 mod schema;
 
 use crate::api_error;
+use crate::name_some::name_some;
 use berth_api::{AgentSession, McpServer};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::ListParams;
@@ -69,7 +70,7 @@ async fn outdated<K: Resource<DynamicType = ()> + CustomResourceExt>(client: &Cl
     (!lacks.is_empty()).then(|| {
         format!(
             "the cluster's definition of {kind} lacks {}; upgrade the chart berth-crds to version {}, the operator waits for it",
-            schema::sum_up(&lacks),
+            name_some(&lacks),
             env!("CARGO_PKG_VERSION"),
         )
     })

@@ -70,27 +70,56 @@ pub async fn run(options: &Options, client: &Client, clock: Clock) -> Result<(),
     say("nothing is placed any more; sessions end with the reason Shutdown");
     let done = work(options, client, clock, deadline).await;
     if done.is_err() {
-        // Whoever does not go on with the uninstall has a Berth that works. The mark ends by itself as well.
+        // Whoever does not go on with the uninstall has a Berth that works: `work` has brought the operator back. The mark
+        // ends by itself as well.
         let _ = mark::clear(client, namespace).await;
     }
     done
 }
 
 async fn work(options: &Options, client: &Client, clock: Clock, deadline: Instant) -> Result<(), Error> {
-    let ended_by = deadline - CLEARING.min(options.timeout / 4);
-    if let Err(left) = sessions::end_all(client, ended_by).await {
-        if !options.force {
-            let led = mark::is_led(client, &options.namespace, clock.now()).await.unwrap_or(false);
-            return Err(Error::Sessions(left.explained(led, options)));
-        }
-        sessions::give_up(client).await.map_err(Error::Sessions)?;
+    let mut operator = remains::Operator::find(client, options).await?;
+    let done = remove(&mut operator, options, client, clock, deadline).await;
+    if done.is_err()
+        && let Err(error) = operator.start().await
+    {
+        say(&format!("the operator stays stopped until its deployment has replicas again: {error}"));
     }
-    say("no session is left");
-    // With the operator gone, nobody makes again what is removed now.
-    remains::stop_operator(client, options, deadline).await?;
+    done
+}
+
+async fn remove(
+    operator: &mut remains::Operator,
+    options: &Options,
+    client: &Client,
+    clock: Clock,
+    deadline: Instant,
+) -> Result<(), Error> {
+    let ended_by = deadline - CLEARING.min(options.timeout / 4);
+    loop {
+        end_sessions(options, client, clock, ended_by).await?;
+        say("no session is left");
+        // With the operator gone, nobody makes again what is removed now.
+        operator.stop(deadline).await?;
+        if sessions::end_late(client).await.map_err(Error::Sessions)? {
+            break;
+        }
+        // It took up a session before it saw the mark. That ends like the others: an operator that starts sees the mark
+        // before it leads, so that it takes up no more.
+        operator.start().await?;
+    }
     remains::clear(client, &options.namespace, deadline).await?;
     say("pods, certificates and network policies of all pools are gone; McpServers and the kinds stay");
     Ok(())
+}
+
+async fn end_sessions(options: &Options, client: &Client, clock: Clock, by: Instant) -> Result<(), Error> {
+    let Err(left) = sessions::end_all(client, by).await else { return Ok(()) };
+    if options.force {
+        return sessions::give_up(client).await.map_err(Error::Sessions);
+    }
+    let led = mark::is_led(client, &options.namespace, clock.now()).await.unwrap_or(false);
+    Err(Error::Sessions(left.explained(led, options)))
 }
 
 /// A line of progress, for the log of the hook.
@@ -106,16 +135,6 @@ async fn again(deadline: Instant) -> bool {
     }
     sleep(POLL.min(deadline - now)).await;
     true
-}
-
-/// The first few names, for people.
-fn name_some(names: &[String]) -> String {
-    const SHOWN: usize = 5;
-    let shown = names.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
-    match names.len().checked_sub(SHOWN) {
-        None | Some(0) => shown,
-        Some(more) => format!("{shown} and {more} more"),
-    }
 }
 
 #[cfg(test)]

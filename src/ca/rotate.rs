@@ -3,7 +3,7 @@
 use crate::ca::issue::{Pair, Purpose};
 use crate::ca::record::Record;
 use crate::ca::secret::{Wanted, is_good};
-use crate::ca::{Ca, Current, Error};
+use crate::ca::{Ca, Current, Error, Settled};
 use berth_api::label;
 use berth_net::identity::Identity;
 use berth_plan::time::Moment;
@@ -46,7 +46,7 @@ impl Ca {
         let record = self.look().await?;
         // A Secret that cannot be written holds up what needs all of them, and nothing else.
         let spread = self.spread(own, now).await;
-        let settled = self.state().settled.is_some();
+        let settled = self.state().settled.map(|settled| settled.since);
         let Some(step) = record.trust.step(record.asked, settled, now) else { return spread };
         let api = Api::namespaced(self.shared.client.clone(), &self.shared.namespace);
         let after = record.trust.after(step, Pair::create(now)?, now);
@@ -92,17 +92,18 @@ impl Ca {
     /// reconcile fails, since the sidecars of a server that is not in order go on serving.
     async fn refresh(&self, now: Moment) -> Result<(), Error> {
         let current = self.current();
-        if self.state().settled.is_some_and(|at| at.plus(REFRESH) > now) {
+        if self.state().settled.is_some_and(|settled| settled.seen.plus(REFRESH) > now) {
             return Ok(());
         }
         let api = Api::<Secret>::all(self.shared.client.clone());
         let selector = format!("{}={}", label::ROLE, label::ROLE_CERTIFICATE);
         let mut params = ListParams::default().labels(&selector).limit(PAGE);
-        let mut result = Ok(());
+        let (mut result, mut issued) = (Ok(()), false);
         loop {
             let page = api.list(&params).await.map_err(|source| Error::List(Box::new(source)))?;
             for secret in page.items.iter().filter(|secret| !is_good(secret, &current.bundle, now)) {
                 let Some(wanted) = Wanted::of_secret(secret) else { continue };
+                issued = true;
                 match self.issue(&wanted, &current, now).await {
                     Err(error) if !error.is_terminating_namespace() => result = Err(error),
                     _ => {}
@@ -116,7 +117,8 @@ impl Ca {
         result?;
         let mut state = self.state();
         if Arc::ptr_eq(&state.current, &current) {
-            state.settled = Some(now);
+            let before = state.settled.filter(|_| !issued);
+            state.settled = Some(Settled { since: before.map_or(now, |before| before.since), seen: now });
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use crate::ca::issue::{LEAF_LIFE, Pair};
 use berth_plan::time::Moment;
 use std::time::Duration;
 
-/// How long the CA to come is only trusted: mounted Secrets reach a container within minutes, and followers look every few
+/// How long the CA to come is only trusted, once every Secret has it: mounted Secrets reach a container within minutes, and followers look every few
 /// seconds.
 const LEAD: Duration = Duration::from_hours(1);
 
@@ -51,14 +51,16 @@ impl Trust {
         pems.into_iter().flatten().map(ended).collect()
     }
 
-    /// What to do now. `asked` is whether somebody wants a new CA; `settled` whether every certificate's Secret is as this
-    /// trust wants it.
-    pub fn step(&self, asked: bool, settled: bool, now: Moment) -> Option<Step> {
+    /// What to do now. `asked` is whether somebody wants a new CA; `settled` since when every certificate's Secret is known
+    /// to be as this trust wants it. A new leader knows that of its own look only, so that it waits again.
+    pub fn step(&self, asked: bool, settled: Option<Moment>, now: Moment) -> Option<Step> {
         if self.previous.as_ref().is_some_and(|(_, until)| *until <= now) {
             return Some(Step::Forget);
         }
         match &self.next {
-            Some((_, since)) => (settled && since.plus(LEAD) <= now).then_some(Step::Promote),
+            Some((_, since)) => {
+                settled.is_some_and(|settled| settled.max(*since).plus(LEAD) <= now).then_some(Step::Promote)
+            }
             None => (asked || self.renew_at.is_some_and(|due| due <= now)).then_some(Step::Introduce),
         }
     }
@@ -101,22 +103,31 @@ mod tests {
     fn a_ca_is_followed_when_it_is_due_or_somebody_asks() {
         let trust = Trust::first(pair("a"), None, NOW);
         let due = trust.renew_at.unwrap();
-        assert_eq!(trust.step(false, true, NOW), None);
-        assert_eq!(trust.step(true, false, NOW), Some(Step::Introduce));
-        assert_eq!(trust.step(false, true, due), Some(Step::Introduce));
+        assert_eq!(trust.step(false, Some(NOW), NOW), None);
+        assert_eq!(trust.step(true, None, NOW), Some(Step::Introduce));
+        assert_eq!(trust.step(false, Some(NOW), due), Some(Step::Introduce));
         // One that Berth did not make is not replaced unasked.
         let foreign = Trust { renew_at: None, ..trust };
-        assert_eq!(foreign.step(false, true, due), None);
-        assert_eq!(foreign.step(true, true, due), Some(Step::Introduce));
+        assert_eq!(foreign.step(false, Some(NOW), due), None);
+        assert_eq!(foreign.step(true, Some(NOW), due), Some(Step::Introduce));
     }
 
     #[test]
     fn the_next_one_is_trusted_by_all_for_a_while_before_it_signs() {
         let trust = Trust::first(pair("a"), None, NOW).after(Step::Introduce, pair("b"), NOW);
         assert_eq!((trust.signer.key.as_str(), trust.bundle().as_str()), ("key a", "cert a\ncert b\n"));
-        assert_eq!(trust.step(true, true, later(0)), None, "a second wish changes nothing");
-        assert_eq!(trust.step(false, false, later(2)), None, "a secret may still lack it");
-        assert_eq!(trust.step(false, true, later(1)), Some(Step::Promote));
+        assert_eq!(trust.step(true, Some(NOW), later(0)), None, "a second wish changes nothing");
+        assert_eq!(trust.step(false, None, later(2)), None, "a secret may still lack it");
+        assert_eq!(trust.step(false, Some(NOW), later(1)), Some(Step::Promote));
+    }
+
+    #[test]
+    fn settled_late_the_next_one_is_promoted_late() {
+        let trust = Trust::first(pair("a"), None, NOW).after(Step::Introduce, pair("b"), NOW);
+        let settled = Some(later(5));
+        assert_eq!(trust.step(false, settled, later(5)), None, "the last secret has only just learnt of it");
+        assert_eq!(trust.step(false, settled, Moment(later(6).0 - 1)), None);
+        assert_eq!(trust.step(false, settled, later(6)), Some(Step::Promote));
     }
 
     #[test]
@@ -127,8 +138,8 @@ mod tests {
         assert_eq!(promoted.renew_at, Some(Pair::renew_at(later(1))));
         let (_, until) = promoted.previous.clone().unwrap();
         assert_eq!(later(1).until(until), LEAF_LIFE);
-        assert_eq!(promoted.step(false, true, Moment(until.0 - 1)), None);
-        assert_eq!(promoted.step(false, true, until), Some(Step::Forget));
+        assert_eq!(promoted.step(false, Some(NOW), Moment(until.0 - 1)), None);
+        assert_eq!(promoted.step(false, Some(NOW), until), Some(Step::Forget));
         assert_eq!(promoted.after(Step::Forget, pair("unused"), until).bundle(), "cert b\n");
     }
 

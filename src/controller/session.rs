@@ -48,6 +48,13 @@ pub async fn reconcile(session: Arc<AgentSession>, ctx: &Context) -> Result<Acti
     if session.metadata.deletion_timestamp.is_some() {
         return end::end(&session, ctx).await;
     }
+    // While Berth is being uninstalled no session gets a finalizer that nobody may be left to drop. One that has it and is
+    // to end goes on.
+    let now = ctx.clock.now();
+    let ends = session.spec.end.is_some() && finalizer::has(&session);
+    if ctx.lead.is_shutting_down() && !ends {
+        return Ok(requeue(&uid, Some(now.plus(SHUTTING_DOWN)), now));
+    }
     // The finalizer comes before anything is held: a crash in between then leaves a session to clean up, never a slot that
     // nobody will free. (Written at the same time as the PUTs it would cost one round less.)
     let Some(session) = finalizer::ensure(session, ctx).await? else {
@@ -66,6 +73,7 @@ pub async fn reconcile(session: Arc<AgentSession>, ctx: &Context) -> Result<Acti
         return Ok(Action::await_change());
     }
     let now = ctx.clock.now();
+    // It may have begun meanwhile.
     if ctx.lead.is_shutting_down() {
         return Ok(requeue(&uid, Some(now.plus(SHUTTING_DOWN)), now));
     }
@@ -151,6 +159,28 @@ mod tests {
                     && ctx.slots.promises_of("77-session").is_empty()
             );
         }
+    }
+
+    #[tokio::test]
+    async fn during_an_uninstall_no_session_gets_a_finalizer_and_one_that_is_to_end_ends() {
+        let (ctx, log, stand) = stage("127.0.80.8", |_, _| to_api(&guarded())).await;
+        ctx.lead.set_shutting_down(true);
+        let wish = deleted_session(&json!({})).spec.end;
+        assert!(wish.is_some());
+        let ending = |mut session: AgentSession| {
+            session.spec.end.clone_from(&wish);
+            session
+        };
+        for waits in [created(), ending(created()), guarded()] {
+            reconcile(Arc::new(waits), &ctx).await.unwrap();
+            assert!(log.take().is_empty() && stand.held().is_empty());
+        }
+        reconcile(Arc::new(ending(guarded())), &ctx).await.unwrap();
+        let methods: Vec<Method> = log.take().into_iter().map(|seen| seen.method).collect();
+        assert_eq!(methods, [Method::DELETE]);
+        ctx.lead.set_shutting_down(false);
+        reconcile(Arc::new(created()), &ctx).await.unwrap();
+        assert_eq!(stand.held(), ["77-session"]);
     }
 
     #[tokio::test]

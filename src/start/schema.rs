@@ -5,9 +5,6 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     JSONSchemaPropsOrBool,
 };
 
-/// Most things that are named in a message.
-const NAMED: usize = 8;
-
 /// What `found` lacks of `needed`: versions, fields by their path, values of enums. What it has beyond that is none of our
 /// business: a definition may be newer than the operator.
 pub fn lacks(needed: &CustomResourceDefinition, found: &CustomResourceDefinition) -> Vec<String> {
@@ -20,15 +17,6 @@ pub fn lacks(needed: &CustomResourceDefinition, found: &CustomResourceDefinition
         }
     }
     lacks
-}
-
-/// The list in one line, cut where it gets long.
-pub fn sum_up(lacks: &[String]) -> String {
-    let named = lacks.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
-    match lacks.len().checked_sub(NAMED) {
-        None | Some(0) => named,
-        Some(more) => format!("{named} and {more} more"),
-    }
 }
 
 fn compare_version(
@@ -146,13 +134,5 @@ mod tests {
             schema["x-kubernetes-preserve-unknown-fields"] = true.into();
         };
         assert_eq!(lacking(open), Vec::<String>::new());
-    }
-
-    #[test]
-    fn a_long_list_is_cut() {
-        let lacks = |number: usize| (0..number).map(|index| format!("f{index}")).collect::<Vec<_>>();
-        assert_eq!(sum_up(&lacks(2)), "f0, f1");
-        assert_eq!(sum_up(&lacks(NAMED)).matches(',').count(), NAMED - 1);
-        assert!(sum_up(&lacks(NAMED + 3)).ends_with("f7 and 3 more"));
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Kubernetes deletes the pods of such a namespace first, and sessions in it after that: nobody would be left to drop their
 //! finalizer, and the namespace would stay for ever. So an operator that is asked to end looks whether that is why, and ends
-//! the sessions of its namespace before it goes.
+//! the sessions of that namespace before it goes, for at most 50 seconds. Sessions of other namespaces are not touched: their
+//! finalizer stays until an operator runs again.
 
 use crate::uninstall::POLL;
 use berth_api::AgentSession;

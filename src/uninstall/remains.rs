@@ -1,7 +1,8 @@
 //! Removes what the operator made, when no session needs it any more.
 
 use crate::api_error;
-use crate::uninstall::{Options, again, name_some, say};
+use crate::name_some::name_some;
+use crate::uninstall::{Options, again, say};
 use berth_api::label;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -46,32 +47,67 @@ impl Error {
     }
 }
 
-/// Stops the operator and waits until none of its pods is left.
-pub async fn stop_operator(client: &Client, options: &Options, deadline: Instant) -> Result<(), Error> {
-    let api: Api<Deployment> = Api::namespaced(client.clone(), &options.namespace);
-    let found =
-        api.get_opt(&options.deployment).await.map_err(Error::api("read the operator's Deployment"))?;
-    let Some(selector) = found.and_then(|found| found.spec.selector.match_labels) else {
-        say("there is no operator to stop");
-        return Ok(());
-    };
-    let none = Patch::Merge(json!({"spec": {"replicas": 0}}));
-    api.patch_scale(&options.deployment, &PatchParams::default(), &none)
-        .await
-        .map_err(Error::api("scale the operator to zero"))?;
-    say("the operator stops");
-    let selector: Vec<String> = selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    let pods: Api<Pod> = Api::namespaced(client.clone(), &options.namespace);
-    let params = ListParams::default().labels(&selector.join(","));
-    loop {
-        let left = pods.list_metadata(&params).await.map_err(Error::api("list the operator's pods"))?;
-        if left.items.is_empty() {
+/// The operator's Deployment.
+pub struct Operator {
+    client: Client,
+    namespace: String,
+    deployment: String,
+    /// Its replicas before it was stopped, and the labels of its pods; none when there is no Deployment.
+    found: Option<(i32, String)>,
+    stopped: bool,
+}
+
+impl Operator {
+    /// The operator as it is there.
+    pub async fn find(client: &Client, options: &Options) -> Result<Self, Error> {
+        let api: Api<Deployment> = Api::namespaced(client.clone(), &options.namespace);
+        let found =
+            api.get_opt(&options.deployment).await.map_err(Error::api("read the operator's Deployment"))?;
+        let found = found.and_then(|found| {
+            let labels = found.spec.selector.match_labels?;
+            let selector: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            Some((found.spec.replicas.unwrap_or(1), selector.join(",")))
+        });
+        let (namespace, deployment) = (options.namespace.clone(), options.deployment.clone());
+        Ok(Self { client: client.clone(), namespace, deployment, found, stopped: false })
+    }
+
+    /// Stops it and waits until none of its pods is left.
+    pub async fn stop(&mut self, deadline: Instant) -> Result<(), Error> {
+        let Some((_, selector)) = self.found.clone() else {
+            say("there is no operator to stop");
             return Ok(());
+        };
+        self.stopped = true;
+        self.scale(0).await.map_err(Error::api("scale the operator to zero"))?;
+        say("the operator stops");
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
+        let params = ListParams::default().labels(&selector);
+        loop {
+            let left = pods.list_metadata(&params).await.map_err(Error::api("list the operator's pods"))?;
+            if left.items.is_empty() {
+                return Ok(());
+            }
+            if !again(deadline).await {
+                let names = left.iter().map(ResourceExt::name_any).collect();
+                return Err(Error::Left { kind: "Pod".to_owned(), names });
+            }
         }
-        if !again(deadline).await {
-            let names = left.iter().map(ResourceExt::name_any).collect();
-            return Err(Error::Left { kind: "Pod".to_owned(), names });
-        }
+    }
+
+    /// Brings it back as it was, if it was stopped.
+    pub async fn start(&mut self) -> Result<(), Error> {
+        let Some((replicas, _)) = self.found.as_ref().filter(|_| self.stopped) else { return Ok(()) };
+        self.scale(*replicas).await.map_err(Error::api("scale the operator back"))?;
+        self.stopped = false;
+        say("the operator is back");
+        Ok(())
+    }
+
+    async fn scale(&self, replicas: i32) -> kube::Result<()> {
+        let api: Api<Deployment> = Api::namespaced(self.client.clone(), &self.namespace);
+        let patch = Patch::Merge(json!({"spec": {"replicas": replicas}}));
+        api.patch_scale(&self.deployment, &PatchParams::default(), &patch).await.map(drop)
     }
 }
 

@@ -1,7 +1,8 @@
 //! Ends every session of the cluster, and waits until the operator has done it.
 
 use crate::api_error;
-use crate::uninstall::{Options, again, name_some, say};
+use crate::name_some::name_some;
+use crate::uninstall::{Options, again, say};
 use berth_api::label::SESSION_FINALIZER;
 use berth_api::{AgentSession, EndReason};
 use futures::{StreamExt, stream};
@@ -23,6 +24,9 @@ const GONE_WITHIN: Duration = Duration::from_secs(10);
 /// What clears the finalizers of sessions that nobody will end.
 const REMEDY: &str = "kubectl get agentsessions --all-namespaces --output json \
     | kubectl patch --filename - --type merge --patch '{\"metadata\":{\"finalizers\":null}}'";
+
+/// What helps when the API server was in the way.
+const UNINSTALL_AGAIN: &str = "uninstall again";
 
 /// A session without spec and status: whatever those hold, and whether this version can read them, it can be ended.
 type Session = PartialObjectMeta<AgentSession>;
@@ -96,20 +100,35 @@ pub async fn end_all(client: &Client, deadline: Instant) -> Result<(), Left> {
     }
 }
 
-/// Removes our finalizer from all that are left, and waits until they are gone.
+/// Deletes the sessions that were made while the operator stopped. False when one of them has our finalizer, so that it takes
+/// an operator to end it.
+pub async fn end_late(client: &Client) -> Result<bool, Left> {
+    let listed = listed(client).await?;
+    for session in &listed {
+        end(client, session).await.map_err(|trouble| Left {
+            names: names(&listed),
+            trouble: Some(trouble),
+            advice: UNINSTALL_AGAIN.to_owned(),
+        })?;
+    }
+    Ok(!listed.iter().any(|session| session.finalizers().iter().any(|held| held == SESSION_FINALIZER)))
+}
+
+/// Deletes all that are left, removes our finalizer from them, and waits until they are gone.
 pub async fn give_up(client: &Client) -> Result<(), Left> {
     let deadline = Instant::now() + GONE_WITHIN;
-    let mut trouble = None;
     loop {
-        let listed = list(client).await.map_err(|error| Left {
-            names: Vec::new(),
-            trouble: Some(api_error::text(&error)),
-            advice: "uninstall again".to_owned(),
-        })?;
+        let listed = listed(client).await?;
         if listed.is_empty() {
             return Ok(());
         }
+        let mut trouble = None;
         for session in &listed {
+            // Only what is deleted goes when its finalizer does: an operator would give another to what is not.
+            if session.metadata.deletion_timestamp.is_none() {
+                trouble = end(client, session).await.err().or(trouble);
+                continue;
+            }
             match release(client, session).await {
                 Ok(true) => say(&format!(
                     "finalizer of session {} removed; what it held upstream may live on",
@@ -120,10 +139,20 @@ pub async fn give_up(client: &Client) -> Result<(), Left> {
             }
         }
         if !again(deadline).await {
-            let advice = "finalizers of others hold them: ask those who set them".to_owned();
-            return Err(Left { names: names(&listed), trouble, advice });
+            return Err(Left { names: names(&listed), trouble, advice: advice(&listed) });
         }
     }
+}
+
+/// What can be done about sessions that were given up and have not gone.
+fn advice(left: &[Session]) -> String {
+    let of_others =
+        |session: &&Session| session.finalizers().iter().any(|finalizer| finalizer != SESSION_FINALIZER);
+    let held: Vec<String> = left.iter().filter(of_others).map(name).collect();
+    if held.is_empty() {
+        return UNINSTALL_AGAIN.to_owned();
+    }
+    format!("finalizers of others hold {}: ask those who set them", name_some(&held))
 }
 
 /// Ends one session: the reason first, then the deletion, so that the reason stands. Gives its UID.
@@ -162,6 +191,15 @@ async fn release(client: &Client, session: &Session) -> kube::Result<bool> {
         Err(error) if api_error::is_outdated(&error) => Ok(false),
         patched => patched.map(|_| true),
     }
+}
+
+/// All sessions, or what is said when they cannot be known.
+async fn listed(client: &Client) -> Result<Vec<Session>, Left> {
+    list(client).await.map_err(|error| Left {
+        names: Vec::new(),
+        trouble: Some(api_error::text(&error)),
+        advice: UNINSTALL_AGAIN.to_owned(),
+    })
 }
 
 /// All sessions.

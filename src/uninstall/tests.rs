@@ -66,13 +66,17 @@ async fn operate(api: MemoryApi) {
             api.remove(OPERATOR_POD);
             return;
         }
-        for path in api.paths().iter().filter(|path| path.contains("/agentsessions/")) {
-            let session = api.get(path).unwrap();
-            if session["metadata"]["deletionTimestamp"].is_string() {
-                assert_eq!(session["spec"]["end"]["reason"], "Shutdown");
-                assert!(api.get(LEASE).unwrap()["metadata"]["annotations"][SHUTDOWN].is_string());
-                api.remove(path);
-            }
+        end_deleted(&api);
+    }
+}
+
+fn end_deleted(api: &MemoryApi) {
+    for path in api.paths().iter().filter(|path| path.contains("/agentsessions/")) {
+        let session = api.get(path).unwrap();
+        if session["metadata"]["deletionTimestamp"].is_string() {
+            assert_eq!(session["spec"]["end"]["reason"], "Shutdown");
+            assert!(api.get(LEASE).unwrap()["metadata"]["annotations"][SHUTDOWN].is_string());
+            api.remove(path);
         }
     }
 }
@@ -172,11 +176,60 @@ async fn what_cannot_be_ended_or_does_not_go_is_said() {
     let said = uninstall(&api, false).await.unwrap_err().to_string();
     assert!(said.contains("Pod") && said.contains("demo/stuck"), "{said}");
     operator.await.unwrap();
+    assert_eq!(api.get(DEPLOYMENT).unwrap()["spec"]["replicas"], 2, "the operator is brought back");
+    assert!(api.get(LEASE).unwrap()["metadata"]["annotations"][SHUTDOWN].is_null(), "Berth goes on");
 }
 
-#[test]
-fn a_long_list_of_names_is_cut() {
-    let names: Vec<String> = (0..7).map(|index| format!("n{index}")).collect();
-    assert_eq!(name_some(&names), "n0, n1, n2, n3, n4 and 2 more");
-    assert_eq!(name_some(&names[..5]), "n0, n1, n2, n3, n4");
+#[tokio::test(start_paused = true)]
+async fn sessions_made_while_the_operator_stops_end_as_well() {
+    let api = installed(&["a"]);
+    let (stage, scene) = (
+        api.clone(),
+        json!({"metadata": {"name": "berth-operator-1", "namespace": "berth",
+        "labels": {"app.kubernetes.io/component": "operator"}}}),
+    );
+    let operators = tokio::spawn(async move {
+        // The first one gives its finalizer to a session as its last deed; another comes too late even for that.
+        while stage.get(DEPLOYMENT).unwrap()["spec"]["replicas"] != 0 {
+            end_deleted(&stage);
+            sleep(POLL).await;
+        }
+        put_session(&stage, "late", &json!(["berth.dev/session-cleanup"]));
+        put_session(&stage, "later", &json!([]));
+        stage.remove(OPERATOR_POD);
+        while stage.get(DEPLOYMENT).unwrap()["spec"]["replicas"] != 2 {
+            sleep(POLL).await;
+        }
+        stage.put(OPERATOR_POD, scene);
+        operate(stage).await;
+    });
+    uninstall(&api, false).await.unwrap();
+    operators.await.unwrap();
+    assert_eq!(api.paths(), OTHERS);
+    assert_eq!(api.get(DEPLOYMENT).unwrap()["spec"]["replicas"], 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn force_deletes_what_could_not_be_deleted_before_and_blames_nobody_else() {
+    let ends = |method: &http::Method, path: &str| {
+        method == http::Method::DELETE && path.contains("/agentsessions/")
+    };
+    let refusal = || crate::fixture::failure(403, "Forbidden", "not for you");
+    let api = installed(&["a"]);
+    api.rule(move |method, path| ends(method, path).then(refusal));
+    let said = uninstall(&api, true).await.unwrap_err().to_string();
+    assert!(said.contains("cannot end demo/a: not for you") && !said.contains("others"), "{said}");
+    assert_eq!(
+        api.get(&session_path("a")).unwrap()["metadata"]["finalizers"],
+        json!(["berth.dev/session-cleanup"]),
+        "a session that lives keeps it"
+    );
+    // Refused until the sessions are given up, and not any more then.
+    let api = installed(&["a"]);
+    let over = Instant::now() + Duration::from_secs(46);
+    api.rule(move |method, path| (Instant::now() < over && ends(method, path)).then(refusal));
+    let operator = tokio::spawn(operate_no_session(api.clone()));
+    uninstall(&api, true).await.unwrap();
+    operator.await.unwrap();
+    assert_eq!(api.paths(), OTHERS);
 }

@@ -123,7 +123,7 @@ spec:
 {{- end -}}
 {{- end -}}
 
-{{/* Labels by which network policies know the pods of operator and gateways, as key=value,key=value. */}}
+{{/* Labels by which the policies of pools know operator and gateways, as key=value,key=value. All pods of the release have them. */}}
 {{- define "berth.peerLabels" -}}
 app.kubernetes.io/name={{ .Chart.Name }},app.kubernetes.io/instance={{ .Release.Name }}
 {{- end -}}

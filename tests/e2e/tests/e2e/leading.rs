@@ -20,8 +20,9 @@ use std::time::{Duration, Instant};
 
 /// A new leader is there after a term at most; what it finds is settled soon after.
 const BOUND: Duration = Duration::from_secs(90);
-/// Writes of a session's life, the kubelet's of its pod among them: kills are spread over these.
-const WRITES: u32 = 14;
+/// Changes that the beginning of a session's life shows, the kubelet's of its pod among them, and its end: kills are spread over
+/// these.
+const CHANGES: [u32; 2] = [12, 6];
 
 /// Changes of one kind in a namespace from now on, each with the UID of its object.
 async fn changes<K>(namespace: &TestNamespace) -> BoxStream<'static, String>
@@ -48,25 +49,21 @@ where
     events.filter_map(uid).map(move |uid| format!("{kind}/{uid}")).boxed()
 }
 
-/// Kills `operator` when the `n`-th of `changes` is seen, or when they pause for long; gives all that were seen until then.
-async fn kill_at(
-    n: u32,
-    operator: Process,
-    mut changes: impl Stream<Item = String> + Unpin,
-) -> BTreeSet<String> {
-    let mut seen = BTreeSet::new();
-    for _ in 0..n {
+/// Kills `operator` when the `n`-th of `changes` is seen, or when there are no more of them; whether it was the former.
+async fn kill_at(n: u32, operator: Process, mut changes: impl Stream<Item = String> + Unpin) -> bool {
+    let mut seen = 0;
+    while seen < n {
         match tokio::time::timeout(Duration::from_secs(3), changes.next()).await {
-            Ok(Some(change)) => drop(seen.insert(change)),
+            Ok(Some(_)) => seen += 1,
             _ => break,
         }
     }
     operator.signal("KILL");
-    seen
+    seen == n
 }
 
-/// One session's life; the operator that leads dies at the `at`-th write of its beginning or of its end.
-async fn live_and_die(namespace: &TestNamespace, name: &str, token: &str, at: u32, in_its_end: bool) {
+/// One session's life; the operator that leads dies at the `at`-th change of its beginning or of its end. Whether it came to that.
+async fn live_and_die(namespace: &TestNamespace, name: &str, token: &str, at: u32, in_its_end: bool) -> bool {
     let sessions = namespace.api::<AgentSession>();
     let pods = changes::<Pod>(namespace).await;
     let all = || async {
@@ -94,7 +91,7 @@ async fn live_and_die(namespace: &TestNamespace, name: &str, token: &str, at: u3
     }
     sessions.delete(name, &DeleteParams::default()).await.unwrap();
     namespace.gone(&made, BOUND).await;
-    strike.expect("one of the two").await.unwrap();
+    let struck = strike.expect("one of the two").await.unwrap();
     leader_after(&namespace.client, &identity).await;
 
     let events = namespace.events_about(&made.uid().unwrap()).await;
@@ -110,6 +107,7 @@ async fn live_and_die(namespace: &TestNamespace, name: &str, token: &str, at: u3
         seen.insert(pod);
     }
     assert_eq!(seen.len(), 1, "one pod for one session, whoever died: {seen:?}");
+    struck
 }
 
 #[tokio::test]
@@ -121,16 +119,18 @@ async fn operators_killed_between_any_two_writes_leave_nothing_and_then_write_no
         let pool =
             json!({"pool": {"warm": 0, "sessionsPerPod": 1}, "timeouts": {"drain": "1s", "close": "2s"}});
         mcp_server(&namespace, "probe", &probe.url(), pool).await;
-        let many = rounds(5, 50);
+        let (many, mut struck) = (rounds(5, 50), 0);
         for round in 0..many {
-            // Steps of three through fourteen writes come by every one of them.
-            let at = 1 + (seed() + round / 2 * 3) % WRITES;
-            let phase = if round % 2 == 1 { "end" } else { "beginning" };
-            eprintln!("round {} of {many}: killed at write {at} of its {phase}", round + 1);
-            live_and_die(&namespace, &format!("r{round}"), &token, at, round % 2 == 1).await;
+            let in_its_end = round % 2 == 1;
+            // One after the other, from wherever the seed begins.
+            let at = 1 + (seed() + round / 2) % CHANGES[usize::from(in_its_end)];
+            let phase = if in_its_end { "end" } else { "beginning" };
+            eprintln!("round {} of {many}: killed at change {at} of its {phase}", round + 1);
+            struck += u32::from(live_and_die(&namespace, &format!("r{round}"), &token, at, in_its_end).await);
         }
+        assert!(struck * 5 >= many * 4, "{struck} of {many} kills were between two changes");
         let books = probe.books().await;
-        figure("operators killed between two writes", many);
+        figure("operators killed, and those of them between two changes", format!("{many} and {struck}"));
         figure(
             "upstream sessions opened and ended",
             format!("{} and {}", books.total("initialize"), books.total("delete")),

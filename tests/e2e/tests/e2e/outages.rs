@@ -95,6 +95,8 @@ async fn while_the_api_server_is_away_calls_go_on_and_nothing_ends() {
         let made = used_session(&namespace, "s", &token).await;
         let (client, pods) = (client(&namespace, "s", &token).await, pool(&namespace).await);
         let before = probe.books().await;
+        // What the gateways know of the token then runs out while nobody can be asked.
+        tokio::time::sleep(Duration::from_secs(35)).await;
 
         let away = Process::of_cluster("kube-apiserver").stop();
         let (since, mut calls) = (Instant::now(), 0_u64);
