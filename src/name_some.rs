@@ -5,10 +5,10 @@ const NAMED: usize = 8;
 
 /// The first few of `names`, and how many more there are.
 pub fn name_some(names: &[String]) -> String {
-    let named = names.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let shown = names.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
     match names.len().checked_sub(NAMED) {
-        None | Some(0) => named,
-        Some(more) => format!("{named} and {more} more"),
+        None | Some(0) => shown,
+        Some(more) => format!("{shown} and {more} more"),
     }
 }
 

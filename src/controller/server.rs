@@ -5,7 +5,7 @@ mod dereference;
 mod network;
 mod update_status;
 
-pub use dereference::{Found, named_secret, pool_pods};
+pub use dereference::{Error as SecretError, Found, named_secret, pool_pods};
 pub use network::Policies;
 
 use crate::context::Context;
@@ -100,6 +100,7 @@ fn wake(plan: &pool::Plan, ctx: &Context) {
 mod tests {
     use super::*;
     use crate::fixture::{Log, context, failure, server};
+    use crate::memory_api::MemoryApi;
     use http::Method;
     use serde_json::json;
 
@@ -139,11 +140,47 @@ mod tests {
         assert_eq!(written(&log), ["networkpolicies", "pods", "mcpservers"]);
     }
 
+    /// CASES.md 34.
+    #[tokio::test]
+    async fn a_cache_that_does_not_show_the_pod_yet_makes_no_second_one() {
+        let api = MemoryApi::default();
+        let status = json!(server("everything", &json!({})));
+        api.rule(move |method, path| {
+            (method == Method::PATCH && path.ends_with("/status")).then(|| (200, status.clone()))
+        });
+        let (ctx, _) = context(|_| failure(404, "NotFound", "no")).await;
+        let ctx = Context { client: api.client(), ..ctx };
+        for _ in 0..5 {
+            reconcile(&server("everything", &json!({})), &ctx).await.unwrap();
+        }
+        let posts = api.writes().into_iter().filter(|line| line.starts_with("POST")).count();
+        let pods = api.paths().into_iter().filter(|path| path.contains("/pods/")).count();
+        assert_eq!((posts, pods), (5, 1));
+    }
+
     #[tokio::test]
     async fn nothing_is_made_while_berth_is_being_uninstalled() {
         let (result, log) = look(false, true).await;
         result.unwrap();
         assert_eq!(written(&log), ["mcpservers"], "the status alone");
+    }
+
+    #[tokio::test]
+    async fn a_missing_secret_is_looked_for_seldom_and_one_that_is_about_to_be_known_is_not_refused() {
+        for (secret, refused) in [("missing", true), ("labelled", false)] {
+            let named = json!({"secretKeyRef": {"name": secret, "key": "token"}});
+            let server = server("everything", &json!({"auth": {"type": "Shared", "shared": named}}));
+            let stored = json!(server);
+            let (ctx, log) = context(move |_| (200, stored.clone())).await;
+            let result = reconcile(&server, &ctx).await;
+            if refused {
+                assert_eq!(result.unwrap(), Action::requeue(spread(Duration::from_mins(2), "server")));
+                assert_eq!(written(&log), ["mcpservers"]);
+            } else {
+                assert!(matches!(result, Err(Error::Dereference(SecretError::Behind { .. }))), "{result:?}");
+                assert_eq!(written(&log), [""; 0], "the status stays as it was");
+            }
+        }
     }
 
     #[tokio::test]

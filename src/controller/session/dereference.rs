@@ -1,7 +1,7 @@
 //! Reads what an `AgentSession` names: its servers and their credentials, each binding judged on its own.
 
 use crate::context::Context;
-use crate::controller::server::{Found, named_secret};
+use crate::controller::server::{Found, SecretError, named_secret};
 use berth_api::{AgentSession, ServerBinding};
 use berth_plan::session::status::Outcome;
 use berth_plan::session::validate::{Binding, binding, secret_ref};
@@ -24,13 +24,21 @@ async fn judge(
     let server = ctx.stores.servers.get(&ObjectRef::new(&named.1.name).within(&namespace));
     let server = server.filter(|server| server.metadata.deletion_timestamp.is_none());
     let secret = match server.as_deref().and_then(|server| secret_ref(server, named.1)) {
-        Some(secret) => named_secret(&namespace, &secret.name, ctx)
-            .await
-            .map_err(|error| Outcome::Unconfirmed { error: error.to_string() })?,
+        Some(secret) => match named_secret(&namespace, &secret.name, ctx).await {
+            // Who holds a slot keeps it: until the Secret is known, nothing is sent there.
+            Err(SecretError::Behind { .. }) if has_slot(session, named.1) => Found::Unlabelled,
+            found => found.map_err(|error| Outcome::Unconfirmed { error: error.to_string() })?,
+        },
         None => Found::Missing,
     };
     let found = server.as_deref().map(|server| (server, secret.state()));
     binding(session, named, found).map_err(Outcome::Refused)
+}
+
+/// Whether status says that the session has a slot for `binding`.
+fn has_slot(session: &AgentSession, binding: &ServerBinding) -> bool {
+    let mut servers = session.status.iter().flat_map(|status| &status.servers);
+    servers.any(|server| server.name == binding.name && server.pod_ref.is_some())
 }
 
 #[cfg(test)]
@@ -56,6 +64,24 @@ mod tests {
         let Err(Outcome::Unconfirmed { error }) = &judged[0] else { panic!("not the binding's outcome") };
         assert_eq!(error, "failed to read secret \"unreadable\": etcd is away");
         assert_eq!(judged[1].as_ref().unwrap().server.key.name, "everything");
+    }
+
+    #[tokio::test]
+    async fn a_secret_whose_watch_is_behind_is_not_known_yet_and_takes_no_slot_away() {
+        let own = json!({"secretKeyRef": {"name": "labelled", "key": "token"}});
+        let (mut ctx, _) = context(|_| failure(404, "NotFound", "no")).await;
+        let takes = json!({"auth": {"type": "Session", "session": {}}});
+        ctx.stores.servers = store_of(vec![server("everything", &takes)]);
+        let judged = async |status: Value| {
+            let mut session = deleted_session(&status);
+            session.spec.servers[0].credential = serde_json::from_value(own.clone()).unwrap();
+            bindings(&session, &ctx).await.remove(0)
+        };
+        let Err(Outcome::Unconfirmed { error }) = judged(json!({})).await else { panic!("it is not known") };
+        assert!(error.starts_with("secret \"labelled\" is not known yet"), "{error}");
+        let pod = json!({"name": "p", "uid": "pod", "address": "10.0.0.1", "serverUid": "server"});
+        let bound = json!({"servers": [{"name": "everything", "state": "Bound", "podRef": pod}]});
+        assert!(judged(bound).await.unwrap().headers.is_err(), "kept, with nothing sent");
     }
 
     fn credential(namespace: &str, label: &str) -> Secret {

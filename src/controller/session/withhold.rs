@@ -43,13 +43,14 @@ mod tests {
     use super::*;
     use crate::controller::session::bind::bind;
     use crate::controller::session::bind::tests::stage;
-    use crate::fixture::deleted_session;
-    use crate::fleet::stand::until;
-    use berth_api::AgentSession;
+    use crate::fixture::{deleted_session, store_of};
+    use crate::fleet::stand::{pod, report, until};
+    use berth_api::{AgentSession, label};
     use berth_plan::server::credential::{self, User};
     use berth_plan::server::validate::ValidServer;
+    use berth_plan::session::place::Wait;
     use berth_plan::session::validate::Binding;
-    use berth_wire::{Failure, Header};
+    use berth_wire::{Failure, Header, SessionReport, SessionState, WatchLine};
     use serde_json::json;
 
     fn refusal() -> Refusal {
@@ -112,6 +113,31 @@ mod tests {
         }
         assert_eq!(ctx.slots.promised_to("server", "pod"), ["77-session"]);
         assert_eq!(stand.ended(), []);
+    }
+
+    #[tokio::test]
+    async fn a_credential_that_is_back_is_not_sent_to_an_older_revision_which_is_left_at_once() {
+        let (mut ctx, stand, server) = stage("127.0.81.4").await;
+        let mut older = pod("127.0.81.4");
+        older.metadata.labels.get_or_insert_default().insert(label::REVISION.into(), "older".into());
+        ctx.stores.pods = store_of(vec![older]);
+        ctx.slots.with(|book| book.promise("77-session", "server", "pod"));
+        let session = session("77-session");
+        assert_eq!(told(&bind(&session, Ok(without(&server)), &ctx, ctx.clock.now()).await), Some(true));
+        assert_eq!(stand.specs().len(), 1);
+        let failure = Some(Failure::RefNotPermitted);
+        stand.say(&WatchLine::Session(SessionReport {
+            failure,
+            ..report("77-session", SessionState::Connected)
+        }));
+        let said = || ctx.fleet.reports_of("77-session").iter().any(|said| said.report.failure == failure);
+        until("reported", said).await;
+
+        let outcome = bind(&session, Ok(with(&server, "Bearer second")), &ctx, ctx.clock.now()).await;
+        assert!(matches!(outcome, Outcome::Waiting(Wait::NoSlot { .. })), "{outcome:?}");
+        let ended: Vec<String> = stand.ended().into_iter().map(|(uid, _)| uid).collect();
+        assert_eq!((ended, stand.specs().len()), (vec!["77-session".to_owned()], 0));
+        assert!(ctx.slots.promised_to("server", "pod").is_empty());
     }
 
     #[tokio::test]

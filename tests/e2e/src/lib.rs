@@ -34,7 +34,7 @@ pub use kubectl::{Printed, kubectl};
 pub use mcp::{Answer, McpClient, gateway_url, post, try_post};
 pub use metrics::{Metrics, pod_metrics, system_metrics};
 pub use namespace::{TestNamespace, in_namespace, system_namespace};
-pub use operator::{leader, leader_after, lease, operator_log, without_operator};
+pub use operator::{leader, leader_after, lease, operator_log, scale, with_replicas, without_operator};
 pub use probe::{Books, Probe};
 pub use process::{Process, kill};
 pub use scale::{figure, rounds, seed};

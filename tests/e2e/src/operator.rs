@@ -14,28 +14,37 @@ use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
-/// How long the operator may take to go or to come.
+/// How long replicas may take to go or to come.
 const SCALE_BOUND: Duration = Duration::from_mins(1);
 
 /// Runs `work` while there is no operator, and brings it back whatever becomes of `work`.
 pub async fn without_operator<T>(client: &Client, work: impl Future<Output = T>) -> T {
+    with_replicas(client, "berth-operator", 0, work).await
+}
+
+/// Runs `work` while a Deployment of Berth has so many replicas, and brings back what it had whatever becomes of `work`.
+pub async fn with_replicas<T>(
+    client: &Client,
+    deployment: &str,
+    replicas: i32,
+    work: impl Future<Output = T>,
+) -> T {
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), &system_namespace());
-    let replicas = deployments.get("berth-operator").await.unwrap().spec.replicas.unwrap_or(1);
-    scale(client, 0).await;
+    let before = deployments.get(deployment).await.unwrap().spec.replicas.unwrap_or(1);
+    scale(client, deployment, replicas).await;
     let outcome = AssertUnwindSafe(work).catch_unwind().await;
-    scale(client, replicas).await;
+    scale(client, deployment, before).await;
     outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-async fn scale(client: &Client, replicas: i32) {
+/// Brings a Deployment of Berth to so many replicas and waits until they are ready.
+pub async fn scale(client: &Client, deployment: &str, replicas: i32) {
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), &system_namespace());
     let wanted = Patch::Merge(json!({"spec": {"replicas": replicas}}));
-    deployments
-        .patch("berth-operator", &PatchParams::default(), &wanted)
-        .await
-        .expect("the operator can be scaled");
-    eventually(&format!("{replicas} operators run"), SCALE_BOUND, || async {
-        let status = deployments.get("berth-operator").await.unwrap().status.unwrap_or_default();
+    let scaled = deployments.patch(deployment, &PatchParams::default(), &wanted).await;
+    scaled.expect("a Deployment of Berth can be scaled");
+    eventually(&format!("{replicas} replicas of {deployment} run"), SCALE_BOUND, || async {
+        let status = deployments.get(deployment).await.unwrap().status.unwrap_or_default();
         let (all, ready) = (status.replicas.unwrap_or(0), status.ready_replicas.unwrap_or(0));
         (all == replicas && ready == replicas).then_some(())
     })

@@ -3,13 +3,12 @@
 use berth_api::AgentSession;
 use berth_e2e::{
     McpClient, POOL, Probe, Process, TestNamespace, eventually, figure, in_namespace, kill, leader,
-    leader_after, mcp_server, rounds, session, system_namespace, used_session,
+    leader_after, mcp_server, rounds, scale, session, system_namespace, used_session, with_replicas,
 };
 use futures::{StreamExt, stream};
-use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::api::{Api, ListParams};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -136,20 +135,6 @@ async fn while_the_api_server_is_away_calls_go_on_and_nothing_ends() {
     .await;
 }
 
-/// Brings the number of gateways to `replicas`; gives what it was before.
-async fn with_gateways(namespace: &TestNamespace, replicas: i32) -> i32 {
-    let deployments: Api<Deployment> = Api::namespaced(namespace.client.clone(), &system_namespace());
-    let before = deployments.get("berth-gateway").await.unwrap().spec.replicas.unwrap_or(1);
-    let wanted = Patch::Merge(json!({"spec": {"replicas": replicas}}));
-    deployments.patch("berth-gateway", &PatchParams::default(), &wanted).await.unwrap();
-    eventually(&format!("{replicas} gateways are ready"), BOUND, || async {
-        let status = deployments.get("berth-gateway").await.unwrap().status.unwrap_or_default();
-        (status.ready_replicas == Some(replicas) && status.replicas == Some(replicas)).then_some(())
-    })
-    .await;
-    before
-}
-
 /// CASES.md 35.
 #[tokio::test]
 async fn any_of_three_gateways_serves_any_session_one_killed_and_a_fourth_added_on_the_way() {
@@ -157,7 +142,6 @@ async fn any_of_three_gateways_serves_any_session_one_killed_and_a_fourth_added_
         let probe = Probe::start(&namespace).await;
         mcp_server(&namespace, "probe", &probe.url(), json!({})).await;
         let token = namespace.token("alice").await;
-        let before = with_gateways(&namespace, 3).await;
         let many = rounds(20, 100);
         let of = (&namespace, token.as_str());
         let clients = stream::iter(0..many).map(|n| async move {
@@ -165,14 +149,17 @@ async fn any_of_three_gateways_serves_any_session_one_killed_and_a_fourth_added_
             session(of.0, &name, "alice", &["probe"]).await;
             client(of.0, &name, of.1).await
         });
-        let clients: Vec<McpClient> = clients.buffered(8).collect().await;
-        // A new connection for each request: any replica gets any of them.
-        stream::iter(&clients).for_each_concurrent(8, served).await;
-        kill(&gateways(&namespace).await[0], "berth-gateway");
-        stream::iter(&clients).for_each_concurrent(8, served).await;
-        with_gateways(&namespace, 4).await;
-        stream::iter(&clients).for_each_concurrent(8, served).await;
-        with_gateways(&namespace, before).await;
+        let clients = with_replicas(&namespace.client, "berth-gateway", 3, async {
+            let clients: Vec<McpClient> = clients.buffered(8).collect().await;
+            // A new connection for each request: any replica gets any of them.
+            stream::iter(&clients).for_each_concurrent(8, served).await;
+            kill(&gateways(&namespace).await[0], "berth-gateway");
+            stream::iter(&clients).for_each_concurrent(8, served).await;
+            scale(&namespace.client, "berth-gateway", 4).await;
+            stream::iter(&clients).for_each_concurrent(8, served).await;
+            clients
+        })
+        .await;
         stream::iter(&clients).for_each_concurrent(8, served).await;
         assert_eq!(probe.books().await.total("initialize"), u64::from(many));
         figure("sessions served by any of three gateways, one killed, one added", many);
