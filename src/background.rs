@@ -3,8 +3,9 @@
 use crate::ca::{Ca, Own};
 use crate::context::{Clock, Context};
 use crate::orphans;
+use berth_api::McpServer;
 use futures::future;
-use kube::runtime::reflector::Store;
+use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Resource, ResourceExt};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -40,12 +41,16 @@ pub async fn sweep(ctx: Arc<Context>, every: Duration, cancel: CancellationToken
     "sweep"
 }
 
-/// Drops what belongs to objects that are gone.
+/// Drops what belongs to objects that are gone, and looks at the servers where that frees slots.
 pub fn forget_gone(ctx: &Context) {
     let stores = &ctx.stores;
     let (pods, sessions) = (|| uids(&stores.pods), || uids(&stores.sessions));
     ctx.fleet.retain(pods);
-    ctx.slots.retain(sessions, pods);
+    let freed = ctx.slots.retain(sessions, pods);
+    let concerned = |server: &McpServer| server.uid().is_some_and(|uid| freed.contains(&uid));
+    for server in stores.servers.state_filter(concerned) {
+        ctx.triggers.servers.fire(ObjectRef::from_obj(&*server));
+    }
     ctx.failures.retain(|| &sessions() | &uids(&stores.servers));
 }
 

@@ -29,6 +29,8 @@ pub struct Book {
     condemned: HashSet<String>,
     /// Sessions whose confirmed slots changed in the step that is under way.
     changed: HashSet<String>,
+    /// Sessions that went since the last sweep: a look that began before that must not enter them anew.
+    gone: HashSet<String>,
 }
 
 struct Known {
@@ -93,7 +95,7 @@ impl Slots {
     pub fn know(&self, session: &AgentSession) {
         let Some(uid) = session.uid() else { return };
         self.with(|book| {
-            if book.sessions.contains_key(&uid) {
+            if book.sessions.contains_key(&uid) || book.gone.contains(&uid) {
                 return;
             }
             for server in session.status.iter().flat_map(|status| &status.servers) {
@@ -110,11 +112,26 @@ impl Slots {
         });
     }
 
-    /// Drops a session that is gone.
-    pub fn forget(&self, session_uid: &str) {
+    /// Drops a session that is gone; gives the UIDs of the servers where it was promised a slot.
+    pub fn forget(&self, session_uid: &str) -> Vec<String> {
         self.with(|book| {
             book.sessions.remove(session_uid);
+            book.gone.insert(session_uid.to_owned());
+            let held = book.promises.iter().filter(|(_, promises)| promises.contains_key(session_uid));
+            let servers = held.map(|(server, _)| server.clone()).collect();
             book.release_all(session_uid);
+            servers
+        })
+    }
+
+    /// Notes that a pod is gone: no slot in it is confirmed any more.
+    pub fn pod_gone(&self, pod_uid: &str) {
+        self.with(|book| {
+            book.spare(pod_uid);
+            let in_pod = book.promises.values_mut().flatten().filter(|(_, promise)| promise.pod == pod_uid);
+            let confirmed = in_pod.filter_map(|(session, promise)| promise.sent.take().map(|_| session));
+            let changed: Vec<String> = confirmed.cloned().collect();
+            book.changed.extend(changed);
         });
     }
 
@@ -133,19 +150,24 @@ impl Slots {
         self.with(|book| book.sessions.get(session_uid).is_some_and(|known| known.over))
     }
 
-    /// Drops sessions and marks on pods that do not exist any more. `sessions` and `pods` are asked after what is held here is
-    /// listed, so that what comes meanwhile is not taken for gone.
-    pub fn retain(&self, sessions: impl FnOnce() -> HashSet<String>, pods: impl FnOnce() -> HashSet<String>) {
+    /// Drops sessions and marks on pods that do not exist any more, and gives the UIDs of servers where that freed a slot.
+    /// `sessions` and `pods` are asked after what is held here is listed, so that what comes meanwhile is not taken for gone.
+    pub fn retain(
+        &self,
+        sessions: impl FnOnce() -> HashSet<String>,
+        pods: impl FnOnce() -> HashSet<String>,
+    ) -> HashSet<String> {
         // A promise may outlive its session, when that went while a look at it was under way.
         let (known, condemned): (HashSet<String>, HashSet<String>) = self.with(|book| {
+            book.gone.clear();
             let promised = book.promises.values().flat_map(HashMap::keys);
             (book.sessions.keys().chain(promised).cloned().collect(), book.condemned.clone())
         });
         let (sessions, pods) = (sessions(), pods());
-        for session in known.iter().filter(|session| !sessions.contains(*session)) {
-            self.forget(session);
-        }
+        let left = known.iter().filter(|session| !sessions.contains(*session));
+        let freed = left.flat_map(|session| self.forget(session)).collect();
         self.with(|book| condemned.difference(&pods).for_each(|pod| book.spare(pod)));
+        freed
     }
 
     /// The object of a session that is known.
@@ -333,6 +355,39 @@ mod tests {
             (vec![], vec!["late".to_owned()])
         );
         assert!(slots.with(|book| !book.is_condemned("p1") && book.is_condemned("p2")));
+    }
+
+    #[test]
+    fn a_look_that_began_before_its_session_went_does_not_promise_it_a_slot() {
+        let slots = Slots::default();
+        let session = session("a", "alice", Some("p1"));
+        slots.know(&session);
+        assert_eq!(slots.forget("a"), ["server"]);
+        slots.know(&session);
+        assert_eq!((slots.object("a"), slots.promised_to("server", "p1")), (None, vec![]));
+    }
+
+    #[test]
+    fn a_sweep_says_where_slots_came_free() {
+        let slots = Slots::default();
+        slots.know(&session("a", "alice", Some("p1")));
+        slots.know(&session("b", "alice", Some("p1")));
+        let freed = slots.retain(|| HashSet::from(["b".to_owned()]), HashSet::new);
+        assert_eq!(freed, HashSet::from(["server".to_owned()]));
+        assert_eq!(slots.retain(|| HashSet::from(["b".to_owned()]), HashSet::new), HashSet::new());
+    }
+
+    #[test]
+    fn a_slot_in_a_pod_that_is_gone_is_not_confirmed_any_more() {
+        let slots = Slots::default();
+        slots.with(|book| {
+            book.promise("a", "server", "p1");
+            book.sent("a", "server", "p1", "f".into());
+            book.promise("b", "server", "p2");
+            book.sent("b", "server", "p2", "g".into());
+        });
+        slots.pod_gone("p1");
+        assert_eq!((slots.confirmed("a").len(), slots.confirmed("b").len()), (0, 1));
     }
 
     #[test]

@@ -51,6 +51,7 @@ impl Elector {
     /// Runs for the Lease and keeps it, until it is lost or `cancel`, when it is given back.
     pub async fn run(self, cancel: CancellationToken) -> &'static str {
         let mut version = None;
+        tracing::info!(identity = self.identity, "running for the lease; whoever holds it leads until then");
         while !cancel.is_cancelled() {
             let pause = self.round(&mut version).await;
             if self.lead.lost().is_cancelled() {

@@ -44,14 +44,14 @@ impl Left {
     pub fn explained(mut self, led: bool, options: &Options) -> Self {
         let Options { namespace, deployment, timeout, .. } = options;
         let reason = if led {
-            format!("after {}s the operator is still at it", timeout.as_secs())
+            format!("not over within {}s; Berth goes on as before", timeout.as_secs())
         } else {
             format!(
                 "no operator leads, so nobody ends them: see `kubectl get pods -n {namespace}` and bring deployment {deployment} back"
             )
         };
         self.advice = format!(
-            "{reason}. Nothing was removed, and Berth goes on. Uninstall again when they are gone. To give up what they \
+            "{reason}. Nothing was removed. Uninstall again when they are gone. To give up what they \
              hold, sessions at upstream servers among it, run first: {REMEDY}"
         );
         self
@@ -95,6 +95,7 @@ pub async fn end_all(client: &Client, deadline: Instant) -> Result<(), Left> {
             say(&format!("sessions still to end: {} ({})", listed.len(), name_some(&names(&listed))));
         }
         if !again(deadline).await {
+            let trouble = trouble.or_else(|| held_by_others(&listed));
             return Err(Left { names: names(&listed), trouble, advice: String::new() });
         }
     }
@@ -146,13 +147,16 @@ pub async fn give_up(client: &Client) -> Result<(), Left> {
 
 /// What can be done about sessions that were given up and have not gone.
 fn advice(left: &[Session]) -> String {
+    held_by_others(left).unwrap_or_else(|| UNINSTALL_AGAIN.to_owned())
+}
+
+/// Which sessions wait for somebody else.
+fn held_by_others(left: &[Session]) -> Option<String> {
     let of_others =
         |session: &&Session| session.finalizers().iter().any(|finalizer| finalizer != SESSION_FINALIZER);
     let held: Vec<String> = left.iter().filter(of_others).map(name).collect();
-    if held.is_empty() {
-        return UNINSTALL_AGAIN.to_owned();
-    }
-    format!("finalizers of others hold {}: ask those who set them", name_some(&held))
+    (!held.is_empty())
+        .then(|| format!("finalizers of others hold {}: ask those who set them", name_some(&held)))
 }
 
 /// Ends one session: the reason first, then the deletion, so that the reason stands. Gives its UID.

@@ -66,7 +66,7 @@ impl Routes {
             (Change::Seen(_), _) => self.fleet.follow(pod),
             (Change::Gone(_), Some(uid)) => {
                 self.fleet.drop_pod(&uid);
-                self.slots.with(|book| book.spare(&uid));
+                self.slots.pod_gone(&uid);
             }
             (Change::Gone(_), None) => {}
         }

@@ -123,7 +123,7 @@ pub enum AuthType {
 pub struct SharedAuth {
     /// The Secret of this namespace and the key in it that hold the credential. The Secret must carry the label `berth.dev/credential: server`.
     pub secret_key_ref: SecretKeyRef,
-    /// Header that carries the credential.
+    /// Header that carries the credential. Unset means Authorization.
     #[serde(default = "authorization")]
     #[schemars(length(min = 1, max = 128), regex(pattern = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"))]
     #[x_kube(
@@ -131,7 +131,7 @@ pub struct SharedAuth {
             .message("auth.shared.header must not be one that HTTP or MCP itself sets: use Authorization or a header of the server's own, such as X-Api-Key")
     )]
     pub header: String,
-    /// Word before the credential in the header, followed by a space; empty sends the credential alone.
+    /// Word before the credential in the header, followed by a space. Unset means Bearer; empty sends the credential alone.
     #[serde(default = "bearer")]
     #[schemars(length(max = 64), regex(pattern = r"^[A-Za-z0-9._~+/-]*$"))]
     pub scheme: String,
@@ -141,7 +141,7 @@ pub struct SharedAuth {
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionAuth {
-    /// Header that carries the credential.
+    /// Header that carries the credential. Unset means Authorization.
     #[serde(default = "authorization")]
     #[schemars(length(min = 1, max = 128), regex(pattern = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"))]
     #[x_kube(
@@ -149,7 +149,7 @@ pub struct SessionAuth {
             .message("auth.session.header must not be one that HTTP or MCP itself sets: use Authorization or a header of the server's own, such as X-Api-Key")
     )]
     pub header: String,
-    /// Word before the credential in the header, followed by a space; empty sends the credential alone.
+    /// Word before the credential in the header, followed by a space. Unset means Bearer; empty sends the credential alone.
     #[serde(default = "bearer")]
     #[schemars(length(max = 64), regex(pattern = r"^[A-Za-z0-9._~+/-]*$"))]
     pub scheme: String,

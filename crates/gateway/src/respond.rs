@@ -21,16 +21,18 @@ pub enum Refusal {
     #[error("this method is not served; send POST, GET or DELETE")]
     Method,
     /// The page that calls may not.
-    #[error("this Origin may not call; allow it with --allowed-origin")]
+    #[error("this Origin may not call; name it in gateway.allowedOrigins of the chart (--allowed-origin)")]
     ForbiddenOrigin,
     /// The host that is asked for is none of ours.
-    #[error("this Host is not served; allow it with --allowed-host")]
+    #[error("this Host is not served; name it in gateway.allowedHosts of the chart (--allowed-host)")]
     ForbiddenHost,
     /// No bearer token was sent.
     #[error("a bearer token is required")]
     NoToken,
     /// The bearer token is not valid, or not for our audience.
-    #[error("the bearer token is not valid for this gateway")]
+    #[error(
+        "the bearer token is not valid for this gateway: it has to be one of this cluster, not expired, and for the gateway's audience"
+    )]
     BadToken,
     /// Whether the caller may call cannot be known now.
     #[error("the caller cannot be checked now; try again")]

@@ -31,7 +31,8 @@ async fn secret(namespace: &TestNamespace, name: &str, label: &str, data: Value)
 }
 
 async fn session_server(namespace: &TestNamespace, probe: &Probe) {
-    mcp_server(namespace, "probe", &probe.url(), json!({"auth": {"type": "Session", "session": {}}})).await;
+    let spec = json!({"auth": {"type": "Session", "session": {}}, "pool": {"maxPods": 40}});
+    mcp_server(namespace, "probe", &probe.url(), spec).await;
 }
 
 /// Makes the session `name` of alice, whose credential for the server is in the Secret `secret`.
