@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 /// A process of a container, by its id: signals reach it and no other.
@@ -16,29 +17,28 @@ impl Process {
     /// The process `binary` of `pod`, which must run on this machine, as the pods of the test cluster do.
     pub fn find(pod: &Pod, binary: &str) -> Option<Self> {
         let uid = pod.uid().expect("a pod has a UID");
-        let pid = fs::read_dir("/proc")
-            .expect("/proc is there")
-            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-            .filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
-            .find(|pid| is_of(pid, &uid, binary))?;
+        let pid = pids().find(|pid| is_of(pid, &uid, binary))?;
         Some(Self { pid, what: format!("{binary} of pod {}", pod.name_any()) })
     }
 
-    /// The one process of this machine whose command line begins with that program of the test cluster.
+    /// The process of that program of the test cluster that `KUBECONFIG` is of: another cluster may run beside it.
     pub fn of_cluster(program: &str) -> Self {
-        let found: Vec<String> = fs::read_dir("/proc")
-            .expect("/proc is there")
-            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-            .filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
+        let kubeconfig = std::env::var("KUBECONFIG").expect("KUBECONFIG names the cluster");
+        let state = Path::new(&kubeconfig).parent().expect("it is in the cluster's state folder");
+        let state = format!("{}/", state.display());
+        let found: Vec<String> = pids()
             .filter(|pid| {
                 let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-                let first = command.split(|byte| *byte == 0).next().unwrap_or_default();
-                first.ends_with(format!("/{program}").as_bytes())
+                let words: Vec<String> = command
+                    .split(|byte| *byte == 0)
+                    .map(|w| String::from_utf8_lossy(w).into_owned())
+                    .collect();
+                words[0].ends_with(&format!("/{program}")) && words.iter().any(|word| word.contains(&state))
             })
             .collect();
         match found.as_slice() {
             [pid] => Self { pid: pid.clone(), what: program.to_owned() },
-            other => panic!("one {program} runs on this machine, not {other:?}"),
+            other => panic!("one {program} of this cluster runs on this machine, not {other:?}"),
         }
     }
 
@@ -77,6 +77,13 @@ pub fn kill(pod: &Pod, binary: &str) {
     process
         .unwrap_or_else(|| panic!("{binary} of pod {} runs on this machine", pod.name_any()))
         .signal("KILL");
+}
+
+fn pids() -> impl Iterator<Item = String> {
+    fs::read_dir("/proc")
+        .expect("/proc is there")
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 fn is_of(pid: &str, pod_uid: &str, binary: &str) -> bool {
