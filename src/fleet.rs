@@ -232,6 +232,10 @@ impl Fleet {
         let server = self.with(|pods| {
             let sidecar = pods.get_mut(pod_uid)?;
             let over = end.phase == berth_wire::EndPhase::Ended;
+            if over {
+                // Its sidecar has answered for it: it was not lost, though its stream tells of no session that has ended.
+                sidecar.before.remove(session_uid);
+            }
             if let Some(report) = sidecar.reports.get_mut(session_uid) {
                 report.state = if over { SessionState::Ended } else { SessionState::Ending };
                 report.end = Some(end);

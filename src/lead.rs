@@ -108,6 +108,8 @@ impl Lead {
 
     fn hold(&self, term: u64, until: Instant) {
         *self.shared.standing.lock().unwrap_or_else(PoisonError::into_inner) = Some(Standing { term, until });
+        // Sidecars remember it: whatever becomes of the Lease, this process never goes below.
+        self.shared.above.fetch_max(term.saturating_sub(1), Ordering::AcqRel);
         self.shared.led.send_replace(true);
     }
 
@@ -174,7 +176,7 @@ mod tests {
     fn a_sidecar_that_lies_does_not_use_up_the_terms() {
         let lead = Lead::for_test(3);
         lead.outranked(u64::MAX, "pod");
-        assert_eq!(lead.above(), 0);
+        assert_eq!(lead.above(), 2, "one below our own");
         lead.outranked(40, "pod");
         lead.outranked(7, "pod");
         assert_eq!(lead.above(), 40);

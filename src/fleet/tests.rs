@@ -122,3 +122,17 @@ async fn a_pod_that_comes_while_the_sweep_looks_is_not_taken_for_gone() {
     ctx.fleet.retain(late);
     assert!(ctx.fleet.target_of("pod").is_none() && ctx.fleet.target_of("late").is_some());
 }
+
+#[tokio::test]
+async fn a_session_whose_end_was_answered_while_the_stream_was_down_was_not_lost() {
+    let (ctx, stand) = stage("127.0.77.9").await;
+    ctx.slots.know(&session("held"));
+    let fleet = ctx.fleet.clone();
+    fleet.lost("pod");
+    let request = EndRequest { drain_millis: 0, close_millis: 0, wait_millis: 0 };
+    assert_eq!(fleet.end("pod", "held", request).await.unwrap().phase, EndPhase::Ended);
+    // The stream begins anew and tells of no session.
+    fleet.synced("pod", &HashSet::new());
+    assert!(!fleet.has_lost("pod", "held"));
+    drop(stand);
+}

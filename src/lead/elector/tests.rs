@@ -168,3 +168,21 @@ async fn a_lease_that_was_deleted_comes_back_with_a_term_that_sidecars_accept() 
     look(&a, &mut version).await;
     assert_eq!((a.lead.term(), server.spec().lease_transitions), (Ok(41), Some(41)));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_never_goes_below_a_term_that_it_has_held() {
+    let server = Arc::new(Server::default());
+    let a = elector(&server, "a", 1);
+    let mut version = None;
+    look(&a, &mut version).await;
+    let set = |term| {
+        let mut lease = server.lease.lock().unwrap();
+        lease.as_mut().unwrap().spec.as_mut().unwrap().lease_transitions = Some(term);
+    };
+    set(50_000);
+    look(&a, &mut version).await;
+    assert_eq!(a.lead.term(), Ok(50_000));
+    set(3);
+    look(&a, &mut version).await;
+    assert_eq!((a.lead.term(), server.spec().lease_transitions), (Ok(50_000), Some(50_000)));
+}
