@@ -27,7 +27,7 @@ struct Shared {
     standing: Mutex<Option<Standing>>,
     led: watch::Sender<bool>,
     lost: CancellationToken,
-    /// Highest term that a sidecar has refused ours for.
+    /// The term to write is above this: the highest that a sidecar has refused ours for, or one below what we have held.
     above: AtomicU64,
     shutdown: AtomicBool,
 }

@@ -33,8 +33,8 @@ pub enum Turn {
 /// The first term: zero is what a sidecar has seen that nobody has talked to.
 const FIRST_TERM: u64 = 1;
 
-/// What the process `me`, of the pod `pod`, does with the Lease; `seen` is nothing when there is none. `above` is the highest
-/// term that sidecars have refused us for.
+/// What the process `me`, of the pod `pod`, does with the Lease; `seen` is nothing when there is none. The term
+/// that it holds is greater than `above`, which sidecars have told of or it held before.
 pub fn turn(me: &str, pod: &str, seen: Option<Seen<'_>>, above: u64) -> Turn {
     let next = |held: u64| held.max(above).saturating_add(1);
     match seen {
