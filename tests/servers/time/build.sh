@@ -1,30 +1,14 @@
 #!/bin/sh
 # Stages the reference server mcp-server-time and this machine's Python as two image layers, and
 # prints the folder that holds them: python/ (interpreter, standard library, C libraries, passwd,
-# /tmp) and app/ (for /app). The folder is under the cache, named by its content.
+# /tmp) and app/ (for /app).
 set -eu
 
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
-cache=${BERTH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/berth}
+. "$here/../layers.sh"
 
-# The interpreter and the C library come from the host, so the host's are part of the content.
-key=$({
-    cat "$here/build.sh" "$here/serve.py" "$here/requirements.txt" "$here/constraints.txt"
-    python3 -c 'import sys; print(sys.version, sys._base_executable)'
-    uname -m
-    ldd --version 2>&1 | head -n 1
-} | sha256sum | cut -c 1-16)
-out=$cache/servers/time-$key
-
-if [ -e "$out/complete" ]; then
-    echo "$out"
-    exit 0
-fi
-
-mkdir -p "$(dirname "$out")"
-stage=$(mktemp -d "$(dirname "$out")/.stage.XXXXXX")
-trap 'rm -rf "$stage"' EXIT INT TERM
-mkdir -p "$stage/python/usr/bin" "$stage/python/etc" "$stage/python/tmp" "$stage/app"
+begin time "$(python3 -c 'import sys; print(sys.version, sys._base_executable)')" serve.py requirements.txt constraints.txt
+mkdir -p "$stage/python/usr/bin" "$stage/app"
 
 # pip is the one of the Python client: Debian's python3 has none of its own.
 "$("$here/../clients/python/venv.sh" v2)" -m pip install --quiet --disable-pip-version-check --no-compile \
@@ -49,12 +33,8 @@ for source in dict.fromkeys((sysconfig.get_path("stdlib"), sysconfig.get_path("p
 shutil.copy(sys._base_executable, usr / "bin" / "python3")
 PY
 
-# Each C library at the very path where the loader looks for it; links become files.
 find "$stage/python/usr/bin/python3" "$stage/python/usr/lib" "$stage/app" -type f \( -name python3 -o -name '*.so' \) -exec ldd {} + |
-    awk '$2 == "=>" && $3 ~ "^/" { print $3 } $1 ~ "^/" && $1 !~ ":$" { print $1 }' | grep -v "^$stage/" | sort -u | while read -r library; do
-    mkdir -p "$stage/python$(dirname "$library")"
-    cp -L "$library" "$stage/python$library"
-done
+    awk '$2 == "=>" && $3 ~ "^/" { print $3 } $1 ~ "^/" && $1 !~ ":$" { print $1 }' | grep -v "^$stage/" | add_libraries python
 # Only to save space: what strip does not know stays as it is.
 find "$stage/python" "$stage/app" -type f \( -name python3 -o -name '*.so*' \) -exec strip --strip-unneeded {} + 2>/dev/null || true
 
@@ -63,14 +43,4 @@ find "$stage/python" "$stage/app" -type f \( -name python3 -o -name '*.so*' \) -
 (cd "$stage/app" && python3 -m compileall -q -s "$stage/app" -p /app --invalidation-mode unchecked-hash . >&2)
 (cd "$stage/python/usr/lib" && python3 -m compileall -q -s "$stage/python" -p / --invalidation-mode unchecked-hash . >&2)
 
-echo 'root:x:0:0:root:/:/sbin/nologin' > "$stage/python/etc/passwd"
-echo 'nonroot:x:65532:65532:nonroot:/tmp:/sbin/nologin' >> "$stage/python/etc/passwd"
-printf 'root:x:0:\nnonroot:x:65532:\n' > "$stage/python/etc/group"
-chmod -R u=rwX,go=rX "$stage/python" "$stage/app"
-chmod 1777 "$stage/python/tmp"
-chmod 0755 "$stage"
-touch "$stage/complete"
-
-# Two builds at once make the same content: whoever comes second drops his own.
-mv -T "$stage" "$out" 2>/dev/null || [ -e "$out/complete" ]
-echo "$out"
+finish python

@@ -18,10 +18,29 @@ export function toolError(result) {
 // The status of the last POST: the SDKs' errors mostly leave it out.
 let status = 0;
 
-export async function notingFetch(input, init) {
+async function notingFetch(input, init) {
   const response = await fetch(input, init);
   if (init?.method === 'POST') status = response.status;
   return response;
+}
+
+/** Options of an SDK's transport. */
+export const carrying = (token) => ({ fetch: notingFetch, requestInit: { headers: { Authorization: `Bearer ${token}` } } });
+
+/** Lists and calls through an SDK's client; `version` gives the protocol's version once it is connected. */
+export async function callThrough(client, transport, version, { tool, args }) {
+  try {
+    await client.connect(transport);
+    say({ protocolVersion: version() });
+    say({ tools: (await client.listTools()).tools.map(({ name }) => name) });
+    const result = await client.callTool({ name: tool, arguments: args });
+    say({ result });
+    return toolError(result);
+  } finally {
+    // close() alone would leave the session behind on the server.
+    if (transport.sessionId) await transport.terminateSession().catch(() => {});
+    await client.close().catch(() => {});
+  }
 }
 
 /** Runs `call`, which gives the text of the tool's error if it had one, and exits. */

@@ -1,104 +1,29 @@
-//! The accept loop: the one place where TCP connections are born, counted and dropped.
+//! The accept loops: the one place where TCP connections are born, counted and dropped.
 
-use std::{
-    convert::Infallible,
-    fmt, io,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+mod counts;
+mod slow;
+
+use std::{convert::Infallible, fmt, io, sync::Arc, time::Duration};
 
 use axum::{Router, body::Body, response::Response};
 use http::Request;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
-use serde::Serialize;
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
     time,
 };
+use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt as _;
 
-use crate::{Probe, app};
+pub use self::counts::{Connection, ConnectionCounts, Connections, PortCounts};
+use self::slow::Slow;
+use crate::{Probe, app, ports::Port};
 
 /// How long requests may go on after the server was told to end.
 const GRACE: Duration = Duration::from_secs(2);
-
-/// Counts of TCP connections.
-#[derive(Debug, Default)]
-pub struct Connections {
-    accepted: AtomicU64,
-    open: AtomicU64,
-    mcp_accepted: AtomicU64,
-    mcp_open: AtomicU64,
-}
-
-/// The counts at one moment.
-#[derive(Clone, Copy, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ConnectionCounts {
-    /// Accepted since the last reset, whatever they carried.
-    pub accepted: u64,
-    /// Open now, whatever they carried.
-    pub open: u64,
-    /// Accepted since the last reset, and carried a request to `/mcp` (probes and admin calls do not).
-    pub mcp_accepted: u64,
-    /// Open now, and carried a request to `/mcp`.
-    pub mcp_open: u64,
-}
-
-impl Connections {
-    /// The counts now.
-    pub fn counts(&self) -> ConnectionCounts {
-        ConnectionCounts {
-            accepted: self.accepted.load(Ordering::Relaxed),
-            open: self.open.load(Ordering::Relaxed),
-            mcp_accepted: self.mcp_accepted.load(Ordering::Relaxed),
-            mcp_open: self.mcp_open.load(Ordering::Relaxed),
-        }
-    }
-
-    /// Forgets how many were accepted; what is open stays true.
-    pub fn reset(&self) {
-        self.accepted.store(0, Ordering::Relaxed);
-        self.mcp_accepted.store(0, Ordering::Relaxed);
-    }
-}
-
-/// One open TCP connection; dropping it counts it as closed.
-#[derive(Debug)]
-pub struct Connection {
-    counts: Arc<Connections>,
-    mcp: AtomicBool,
-}
-
-impl Connection {
-    fn open(counts: &Arc<Connections>) -> Self {
-        counts.accepted.fetch_add(1, Ordering::Relaxed);
-        counts.open.fetch_add(1, Ordering::Relaxed);
-        Self { counts: Arc::clone(counts), mcp: AtomicBool::new(false) }
-    }
-
-    /// Notes that this connection carried a request to `/mcp`.
-    pub fn mark_mcp(&self) {
-        if !self.mcp.swap(true, Ordering::Relaxed) {
-            self.counts.mcp_accepted.fetch_add(1, Ordering::Relaxed);
-            self.counts.mcp_open.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.counts.open.fetch_sub(1, Ordering::Relaxed);
-        if self.mcp.load(Ordering::Relaxed) {
-            self.counts.mcp_open.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-}
 
 /// Put into the extensions of a response: the connection is dropped instead of answering.
 #[derive(Clone, Copy, Debug)]
@@ -112,8 +37,13 @@ impl fmt::Display for Abort {
 
 impl std::error::Error for Abort {}
 
-/// Serves until `probe.shutdown`, then lets running requests go on for a short grace.
+/// Serves the main port until `probe.shutdown`, then lets running requests go on for a short grace.
 pub async fn serve(listener: TcpListener, probe: Arc<Probe>) {
+    serve_port(Port::Main, listener, probe).await;
+}
+
+/// Serves a port in the same way.
+pub async fn serve_port(port: Port, listener: TcpListener, probe: Arc<Probe>) {
     let router = app::router(Arc::clone(&probe));
     let tasks = TaskTracker::new();
     loop {
@@ -123,8 +53,8 @@ pub async fn serve(listener: TcpListener, probe: Arc<Probe>) {
         };
         match accepted {
             Ok((stream, _)) => {
-                let connection = Connection::open(&probe.connections);
-                tasks.spawn(talk(stream, connection, router.clone(), probe.shutdown.clone()));
+                let connection = Arc::new(Connection::open(&probe.connections, port));
+                tasks.spawn(welcome(Arc::clone(&probe), stream, connection, router.clone()));
             }
             Err(error) => pause_after(&error).await,
         }
@@ -140,16 +70,56 @@ async fn pause_after(error: &io::Error) {
     time::sleep(Duration::from_millis(50)).await;
 }
 
-async fn talk(stream: TcpStream, connection: Connection, router: Router, shutdown: CancellationToken) {
+/// What happens between accept and the first byte of HTTP.
+async fn welcome(probe: Arc<Probe>, stream: TcpStream, connection: Arc<Connection>, router: Router) {
+    let port = connection.port;
     // Small events are to leave at once.
     let _ = stream.set_nodelay(true);
-    let connection = Arc::new(connection);
+    let shutdown = probe.shutdown.clone();
+    let fault = probe.faults.take_accept(port);
+    let mut drip = None;
+    if let Some(fault) = fault {
+        connection.struck();
+        time::sleep(Duration::from_millis(fault.delay_ms.unwrap_or(0))).await;
+        if fault.hang {
+            tokio::select! { () = shutdown.cancelled() => {}, () = slow::hold(stream) => {} }
+            return;
+        }
+        if fault.close {
+            return;
+        }
+        drip = fault.drip_ms.map(Duration::from_millis);
+    }
+    if port == Port::Silent {
+        tokio::select! { () = shutdown.cancelled() => {}, () = slow::swallow(stream) => {} }
+        return;
+    }
+    let stream = Slow::new(stream, drip);
+    if !port.is_tls() {
+        return talk(stream, connection, router, shutdown).await;
+    }
+    let config = match probe.tls.config(port) {
+        Ok(config) => config,
+        Err(error) => return eprintln!("probe: TLS: {error}"),
+    };
+    let shaken = TlsAcceptor::from(config).accept(stream).await;
+    connection.shook_hands(shaken.is_ok());
+    if let Ok(stream) = shaken {
+        talk(stream, connection, router, shutdown).await;
+    }
+}
+
+async fn talk<S>(stream: S, connection: Arc<Connection>, router: Router, shutdown: CancellationToken)
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
     let service = service_fn(|request| answer(router.clone(), Arc::clone(&connection), request));
     let served = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
     tokio::pin!(served);
     // Errors are the client's going away or an `Abort`: both are ordinary here.
     tokio::select! {
         _ = served.as_mut() => return,
+        () = connection.dropped() => return,
         () = shutdown.cancelled() => served.as_mut().graceful_shutdown(),
     }
     let _ = time::timeout(GRACE, served).await;

@@ -1,12 +1,19 @@
-//! What a test asks of the probe: books, faults, and pushed messages.
+//! What a test asks of the probe.
+
+mod messages;
+mod world;
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use axum::{Json, extract::State, response::IntoResponse};
 use http::StatusCode;
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json, value::RawValue};
+use serde::Serialize;
+use serde_json::{Value, json};
 
+pub use self::{
+    messages::{ask, notify, push},
+    world::{ca, drop_connections, lose, reset_tools, rotate, set_tools, tools},
+};
 use crate::{
     Probe,
     accept::ConnectionCounts,
@@ -75,34 +82,6 @@ pub async fn set_faults(State(probe): State<Arc<Probe>>, body: String) -> impl I
 pub async fn clear_faults(State(probe): State<Arc<Probe>>) -> StatusCode {
     probe.faults.clear();
     StatusCode::NO_CONTENT
-}
-
-/// Body of `POST /push`.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Push {
-    /// Only to this session; else to all.
-    session: Option<String>,
-    /// Sent byte for byte, line breaks apart.
-    message: Box<RawValue>,
-}
-
-/// `POST /push`: sends a message on the newest GET stream of each session, and says how many took it.
-pub async fn push(State(probe): State<Arc<Probe>>, body: String) -> impl IntoResponse {
-    let push: Push = match serde_json::from_str(&body) {
-        Ok(push) => push,
-        Err(error) => return refuse(&error.to_string()).into_response(),
-    };
-    // Line breaks in JSON are only between tokens, and would end the event.
-    let message = push.message.get().replace(['\r', '\n'], " ");
-    let sent = probe
-        .sessions
-        .all()
-        .into_iter()
-        .filter(|session| push.session.as_ref().is_none_or(|id| *id == session.id))
-        .filter(|session| session.push(&message))
-        .count();
-    Json(json!({ "sent": sent })).into_response()
 }
 
 fn refuse(error: &str) -> (StatusCode, Json<Value>) {

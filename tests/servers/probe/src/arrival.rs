@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::{HeaderMap, Method};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::{
     Probe, digest,
+    ports::Port,
     rpc::{Message, RpcError},
     session::Session,
 };
@@ -48,23 +51,43 @@ pub struct Arrival {
     pub headers: Vec<(String, String)>,
     /// Its `MCP-Protocol-Version`.
     pub version: Option<String>,
+    /// Its `Last-Event-ID`.
+    pub last_event_id: Option<String>,
+    /// The body, byte for byte.
+    pub body: Bytes,
+    /// Where it came to.
+    pub place: Place,
+}
+
+/// Where a request came to.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The port.
+    pub port: Port,
+    /// The path.
+    pub path: String,
+    /// Its Host.
+    pub host: String,
 }
 
 impl Arrival {
     /// Puts together what arrived.
-    pub fn new(probe: &Probe, verb: Method, headers: &HeaderMap, body: &[u8]) -> Self {
+    pub fn new(probe: &Probe, place: Place, verb: Method, headers: &HeaderMap, body: Bytes) -> Self {
         let text =
             |name| headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
         let claim = text("mcp-session-id").map_or(Claim::None, |id| {
             probe.sessions.get(&id).map_or_else(|| Claim::Unknown(id), Claim::Live)
         });
         Self {
-            message: (verb == Method::POST).then(|| Message::parse(body)),
+            message: (verb == Method::POST).then(|| Message::parse(&body)),
             verb,
             claim,
             authorization: digest::authorization(headers),
             headers: digest::shown_headers(headers, &probe.settings.show_headers),
             version: text("mcp-protocol-version"),
+            last_event_id: text("last-event-id"),
+            body,
+            place,
         }
     }
 
@@ -86,6 +109,27 @@ impl Arrival {
     /// The raw JSON-RPC id.
     pub fn id(&self) -> Option<&RawValue> {
         self.parsed()?.id.as_deref()
+    }
+
+    /// The raw parameters.
+    pub fn params(&self) -> Option<&RawValue> {
+        self.parsed()?.params.as_deref()
+    }
+
+    /// The raw progress token.
+    pub fn progress_token(&self) -> Option<Box<RawValue>> {
+        #[derive(Deserialize)]
+        struct Params {
+            #[serde(rename = "_meta")]
+            meta: Meta,
+        }
+        #[derive(Deserialize)]
+        struct Meta {
+            #[serde(rename = "progressToken")]
+            progress_token: Box<RawValue>,
+        }
+        let params: Params = serde_json::from_str(self.params()?.get()).ok()?;
+        Some(params.meta.progress_token)
     }
 
     /// The tool of a `tools/call`.

@@ -1,15 +1,17 @@
 //! The books: what really arrived, in counts and in order. No credential is ever in them.
 
+mod rows;
+
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::Mutex,
     time::Instant,
 };
 
 use http::Method;
 use serde::Serialize;
-use serde_json::{Value, value::RawValue};
 
+pub use self::rows::{Entry, Reply, Row};
 use crate::{
     arrival::{Arrival, Claim},
     faults::Fault,
@@ -33,11 +35,14 @@ const TOTALS: &[&str] = &[
     "invalid",
     "loggingSetLevel",
     "noSession",
+    "completionComplete",
     "ping",
     "promptsGet",
     "promptsList",
     "resourcesList",
     "resourcesRead",
+    "resourcesSubscribe",
+    "resourcesUnsubscribe",
     "response",
     "toolsCall",
     "toolsList",
@@ -45,66 +50,6 @@ const TOTALS: &[&str] = &[
     "uncounted",
     "unknownSession",
 ];
-
-/// One session in the books.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Row {
-    /// Value of `Mcp-Session-Id`.
-    pub id: String,
-    /// Place among all sessions since the last reset, from 1.
-    pub initialized_at: u64,
-    /// How it ended.
-    pub ended: Option<&'static str>,
-    /// From `initialize`.
-    pub client_info: Value,
-    /// The version that was agreed on.
-    pub protocol_version: String,
-    /// The version that the client asked for.
-    pub requested_protocol_version: Value,
-    /// From `initialize`.
-    pub capabilities: Value,
-    /// Digest of the credential at `initialize`.
-    pub authorization_sha256_at_initialize: String,
-    /// All different digests that its requests carried.
-    pub authorization_sha256s: BTreeSet<String>,
-    /// Requests by name.
-    pub requests: BTreeMap<String, u64>,
-    /// Calls that reached a tool, by its name.
-    pub calls: BTreeMap<String, u64>,
-    /// Cancellations that arrived.
-    pub cancelled: u64,
-    /// Cancellations that stopped a running call.
-    pub interrupted: u64,
-    /// Headers of its last request.
-    pub last_headers: BTreeMap<String, String>,
-}
-
-/// One request in the journal.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Entry {
-    /// Order of arrival since the last reset, from 1.
-    pub seq: u64,
-    /// Milliseconds since the last reset, monotonic.
-    pub at_ms: u64,
-    /// JSON-RPC method, `response`, `invalid`, or the HTTP method.
-    pub method: String,
-    /// Tool of a `tools/call`.
-    pub tool: Option<String>,
-    /// Session that the request named.
-    pub session_id: Option<String>,
-    /// Session that an `initialize` started.
-    pub minted: Option<String>,
-    /// JSON-RPC id, as it was written.
-    pub jsonrpc_id: Option<Box<RawValue>>,
-    /// Digest of the credential, or `none`.
-    pub auth_sha256: String,
-    /// Fault that struck.
-    pub fault: Option<String>,
-    /// Status of the answer; null while there is none, and for ever after hang and close.
-    pub status: Option<u16>,
-}
 
 #[derive(Debug)]
 struct Pages {
@@ -114,6 +59,7 @@ struct Pages {
     journal: VecDeque<Entry>,
     seq: u64,
     effects: u64,
+    replies: VecDeque<Reply>,
 }
 
 impl Default for Pages {
@@ -125,6 +71,7 @@ impl Default for Pages {
             journal: VecDeque::new(),
             seq: 0,
             effects: 0,
+            replies: VecDeque::new(),
         }
     }
 }
@@ -139,6 +86,8 @@ pub struct Copy {
     pub totals: BTreeMap<String, u64>,
     /// Runs of the tool `effect`.
     pub effects: u64,
+    /// The last answers to requests of the server, oldest first.
+    pub replies: VecDeque<Reply>,
     /// The last requests, oldest first.
     pub journal: VecDeque<Entry>,
     /// Entries that no longer fit into the journal.
@@ -164,18 +113,8 @@ impl Books {
         let mut pages = lock(&self.pages);
         pages.count(arrival, fault);
         pages.seq += 1;
-        let entry = Entry {
-            seq: pages.seq,
-            at_ms: u64::try_from(pages.since.elapsed().as_millis()).unwrap_or(u64::MAX),
-            method: arrival.name().to_owned(),
-            tool: arrival.tool(),
-            session_id: arrival.claim.id().map(str::to_owned),
-            minted: None,
-            jsonrpc_id: arrival.id().map(ToOwned::to_owned),
-            auth_sha256: arrival.authorization.clone(),
-            fault: fault.map(Fault::name),
-            status: None,
-        };
+        let at_ms = u64::try_from(pages.since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let entry = Entry::new(pages.seq, at_ms, arrival, fault);
         if pages.journal.len() == JOURNAL_LIMIT {
             pages.journal.pop_front();
         }
@@ -219,9 +158,23 @@ impl Books {
         }
     }
 
-    /// Writes down that a client ended its session.
-    pub fn ended(&self, session: &str) {
-        self.with_row(session, |row| row.ended = Some("DELETE"));
+    /// Writes down how a session ended.
+    pub fn ended(&self, session: &str, how: &'static str) {
+        self.with_row(session, |row| row.ended = Some(how));
+    }
+
+    /// Writes down that a fault struck a request before it could be read.
+    pub fn faulted(&self) {
+        lock(&self.pages).add("faulted");
+    }
+
+    /// Writes down what a client said to a request of the server.
+    pub fn replied(&self, reply: Reply) {
+        let mut pages = lock(&self.pages);
+        if pages.replies.len() == JOURNAL_LIMIT {
+            pages.replies.pop_front();
+        }
+        pages.replies.push_back(reply);
     }
 
     /// Counts a side effect, and says how many there were.
@@ -245,6 +198,7 @@ impl Books {
             sessions,
             totals: pages.totals.clone(),
             effects: pages.effects,
+            replies: pages.replies.clone(),
             journal: pages.journal.clone(),
             dropped: pages.seq - pages.journal.len() as u64,
         }
@@ -293,14 +247,6 @@ impl Pages {
     }
 }
 
-impl Row {
-    fn saw(&mut self, arrival: &Arrival) {
-        *self.requests.entry(arrival.name().to_owned()).or_default() += 1;
-        self.authorization_sha256s.insert(arrival.authorization.clone());
-        self.last_headers = arrival.headers.iter().cloned().collect();
-    }
-}
-
 /// `tools/call` is `toolsCall`, `notifications/cancelled` is `cancelled`, `DELETE` is `delete`.
 fn total_name(name: &str) -> String {
     if name.chars().all(|c| c.is_ascii_uppercase()) {
@@ -321,7 +267,12 @@ mod tests {
     use http::HeaderMap;
 
     use super::*;
-    use crate::{Probe, Settings};
+    use crate::{Probe, Settings, arrival::Place, ports::Port};
+
+    fn arrival(probe: &Probe, verb: Method, body: &'static str) -> Arrival {
+        let place = Place { port: Port::Main, path: "/mcp".to_owned(), host: String::new() };
+        Arrival::new(probe, place, verb, &HeaderMap::new(), body.into())
+    }
 
     #[test]
     fn names_of_totals() {
@@ -341,8 +292,7 @@ mod tests {
     fn journal_is_bounded_and_says_what_it_dropped() {
         let probe = Probe::new(Settings::default()).unwrap();
         let books = Books::default();
-        let body = br#"{"jsonrpc":"2.0","id":7,"method":"ping"}"#;
-        let arrival = Arrival::new(&probe, Method::POST, &HeaderMap::new(), body);
+        let arrival = arrival(&probe, Method::POST, r#"{"jsonrpc":"2.0","id":7,"method":"ping"}"#);
         let first = books.arrived(&arrival, None);
         for _ in 0..JOURNAL_LIMIT {
             books.arrived(&arrival, None);
@@ -359,7 +309,7 @@ mod tests {
     fn a_ticket_of_old_books_changes_nothing() {
         let probe = Probe::new(Settings::default()).unwrap();
         let books = Books::default();
-        let arrival = Arrival::new(&probe, Method::GET, &HeaderMap::new(), b"");
+        let arrival = arrival(&probe, Method::GET, "");
         let old = books.arrived(&arrival, None);
         books.reset();
         books.arrived(&arrival, None);

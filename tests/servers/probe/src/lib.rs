@@ -1,20 +1,26 @@
 //! `probe`: an MCP server for tests. It speaks the legacy era over streamable HTTP, keeps books of
 //! what really reached it, and misbehaves on demand.
 //!
-//! Messages are written by hand and not by an SDK, so that tests know every byte that was sent.
+//! Messages are written by hand and not by an SDK, so that tests know every byte that was sent. `README.md` beside the sources
+//! has every fault in a table.
 
 pub mod accept;
 pub mod admin;
 pub mod app;
 pub mod arrival;
+pub mod ask;
 pub mod books;
+pub mod catalogue;
 pub mod digest;
 pub mod faults;
 pub mod mcp;
 pub mod methods;
+pub mod notify;
+pub mod ports;
 pub mod rpc;
 pub mod session;
 pub mod sse;
+pub mod tls;
 pub mod tools;
 
 use std::{
@@ -33,11 +39,14 @@ pub struct Settings {
     pub keep_alive: Duration,
     /// Header names, in lower case, that the books show in clear besides the built-in ones.
     pub show_headers: BTreeSet<String>,
+    /// Names and addresses in the certificates of the TLS ports.
+    pub tls_names: Vec<String>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { keep_alive: Duration::from_secs(15), show_headers: BTreeSet::new() }
+        let tls_names = ["localhost", "127.0.0.1", "::1", "probe"].map(str::to_owned).to_vec();
+        Self { keep_alive: Duration::from_secs(15), show_headers: BTreeSet::new(), tls_names }
     }
 }
 
@@ -52,6 +61,10 @@ pub struct Probe {
     pub books: books::Books,
     /// What is to go wrong.
     pub faults: faults::Faults,
+    /// What `tools/list` lists.
+    pub catalogue: catalogue::Listed,
+    /// Certificates of the TLS ports.
+    pub tls: tls::Tls,
     /// TCP connections.
     pub connections: Arc<accept::Connections>,
     /// Ends the server.
@@ -61,11 +74,14 @@ pub struct Probe {
 impl Probe {
     /// A server without sessions, with empty books.
     pub fn new(settings: Settings) -> io::Result<Arc<Self>> {
+        let tls = tls::Tls::new(settings.tls_names.clone());
         Ok(Arc::new(Self {
             settings,
             sessions: session::Sessions::new()?,
             books: books::Books::default(),
             faults: faults::Faults::default(),
+            catalogue: catalogue::Listed::default(),
+            tls,
             connections: Arc::default(),
             shutdown: CancellationToken::new(),
         }))

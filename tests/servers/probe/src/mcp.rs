@@ -7,6 +7,7 @@ use axum::{
     extract::{Request, State},
     response::{IntoResponse, Response},
 };
+use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode, header};
 use http_body_util::BodyExt as _;
 use serde_json::value::RawValue;
@@ -14,16 +15,15 @@ use serde_json::value::RawValue;
 use crate::{
     Probe,
     accept::{Abort, Connection},
-    arrival::{Arrival, Claim},
-    books::Ticket,
-    methods,
-    rpc::{INVALID_REQUEST, Message, NO_SESSION, RpcError, SESSION_NOT_FOUND},
-    session::Session,
+    arrival::{Arrival, Claim, Place},
+    books::{Reply, Ticket},
+    faults::{self, Fault, read},
+    methods::{self, Asked},
+    ports::Port,
+    rpc::{INVALID_PARAMS, INVALID_REQUEST, Message, NO_SESSION, RpcError, SESSION_NOT_FOUND},
+    session::{Loss, Session},
     sse,
 };
-
-/// Largest body that is read.
-const BODY_LIMIT: usize = 64 << 20;
 
 /// Protocol versions that are spoken, oldest first.
 pub const VERSIONS: &[&str] = &["2024-11-05", "2025-03-26", "2025-06-18", NEWEST];
@@ -34,37 +34,55 @@ pub const NEWEST: &str = "2025-11-25";
 /// Any request to `/mcp`: it is read, written into the books, struck by its fault, and answered.
 pub async fn endpoint(State(probe): State<Arc<Probe>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    if let Some(connection) = parts.extensions.get::<Arc<Connection>>() {
+    let connection = parts.extensions.get::<Arc<Connection>>();
+    let port = connection.map_or(Port::Main, |connection| connection.port);
+    if let Some(connection) = connection {
         connection.mark_mcp();
     }
-    let body = match axum::body::to_bytes(body, BODY_LIMIT).await {
+    let host = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let place = Place { port, path: parts.uri.path().to_owned(), host: host.to_owned() };
+    let slow = (parts.method == Method::POST).then(|| probe.faults.take_read(&place)).flatten();
+    if slow.is_some() {
+        probe.books.faulted();
+    }
+    let body = match read::body(body, slow.as_ref()).await {
         Ok(body) => body,
-        Err(error) => return (StatusCode::PAYLOAD_TOO_LARGE, error.to_string()).into_response(),
+        Err(response) => return response,
     };
-    let arrival = Arrival::new(&probe, parts.method, &parts.headers, &body);
-    let fault = probe.faults.take(arrival.name());
+    let arrival = Arrival::new(&probe, place, parts.method, &parts.headers, body);
+    let fault = match faults::named(arrival.params()) {
+        Ok(Some(fault)) => Some(fault),
+        Ok(None) => probe.faults.take(arrival.name(), &arrival.place),
+        Err(error) => {
+            return refuse(StatusCode::BAD_REQUEST, &RpcError::new(INVALID_PARAMS, error), arrival.id());
+        }
+    };
     let ticket = probe.books.arrived(&arrival, fault.as_ref());
-
-    let (before, after) = match fault {
-        Some(fault) if fault.after => (None, Some(fault)),
-        fault => (fault, None),
-    };
-    let struck = match before {
-        Some(fault) => fault.strike().await,
-        None => None,
-    };
-    let mut response = match struck {
-        Some(response) => response,
+    let response = match fault {
+        Some(fault) => answer_badly(&probe, arrival, ticket, &fault).await,
         None => answer(&probe, arrival, ticket).await,
     };
-    if let Some(fault) = after {
-        response = finish(response).await;
-        response = fault.strike().await.unwrap_or(response);
-    }
     if response.extensions().get::<Abort>().is_none() {
         probe.books.answered(ticket, response.status().as_u16());
     }
     response
+}
+
+async fn answer_badly(probe: &Arc<Probe>, arrival: Arrival, ticket: Ticket, fault: &Fault) -> Response {
+    let id = arrival.id().map(|id| id.get().to_owned());
+    let response = if fault.after {
+        let response = finish(answer(probe, arrival, ticket).await).await;
+        fault.strike(id.as_deref()).await.unwrap_or(response)
+    } else {
+        match fault.strike(id.as_deref()).await {
+            Some(response) => response,
+            None => answer(probe, arrival, ticket).await,
+        }
+    };
+    match &fault.answer {
+        Some(spoilt) if response.extensions().get::<Abort>().is_none() => spoilt.spoil(response).await,
+        _ => response,
+    }
 }
 
 /// Waits for the whole body, so that the work is over when a fault strikes after it.
@@ -91,7 +109,7 @@ async fn answer(probe: &Arc<Probe>, mut arrival: Arrival, ticket: Ticket) -> Res
             let error = RpcError::new(NO_SESSION, "Bad Request: Mcp-Session-Id header is required");
             return refuse(StatusCode::BAD_REQUEST, &error, id);
         }
-        Claim::Unknown(_) => return not_found(id),
+        Claim::Unknown(session) => return unknown(probe, session, id),
     };
     if let Some(version) = arrival.version.as_deref().filter(|version| !VERSIONS.contains(version)) {
         let error =
@@ -99,7 +117,7 @@ async fn answer(probe: &Arc<Probe>, mut arrival: Arrival, ticket: Ticket) -> Res
         return refuse(StatusCode::BAD_REQUEST, &error, id);
     }
     match (message, arrival.verb.clone()) {
-        (Some(message), _) => post(probe, session, message, &arrival.authorization).await,
+        (Some(message), _) => post(probe, session, message, arrival.body, arrival.authorization).await,
         (None, Method::GET) => {
             let streams = session.open_stream();
             let ends = [session.ended.clone(), probe.shutdown.clone()];
@@ -108,9 +126,9 @@ async fn answer(probe: &Arc<Probe>, mut arrival: Arrival, ticket: Ticket) -> Res
         (None, Method::DELETE) => {
             // Of two at once only one ends it.
             if !probe.sessions.end(&session.id) {
-                return not_found(None);
+                return unknown(probe, &session.id, None);
             }
-            probe.books.ended(&session.id);
+            probe.books.ended(&session.id, "DELETE");
             StatusCode::OK.into_response()
         }
         _ => (StatusCode::METHOD_NOT_ALLOWED, [(header::ALLOW, "GET, POST, DELETE")]).into_response(),
@@ -121,18 +139,22 @@ async fn post(
     probe: &Arc<Probe>,
     session: &Arc<Session>,
     mut message: Message,
-    authorization: &str,
+    body: Bytes,
+    authorization: String,
 ) -> Response {
     match (message.id.take(), message.method.take()) {
         (Some(id), Some(method)) => {
-            methods::request(probe, session, id, &method, message.params(), authorization).await
+            let (params, raw) = (message.params(), message.params);
+            methods::request(probe, session, Asked { id, method, params, raw, body, authorization }).await
         }
         (None, Some(method)) => {
             methods::notification(probe, session, &method, &message);
             StatusCode::ACCEPTED.into_response()
         }
         (Some(id), None) if message.result.is_some() || message.error.is_some() => {
-            session.answer(&id, message);
+            let said = (message.result.clone(), message.error.clone());
+            let asked = session.answer(&id, message);
+            probe.books.replied(Reply::new(&session.id, id, asked, said));
             StatusCode::ACCEPTED.into_response()
         }
         (id, None) => {
@@ -143,8 +165,22 @@ async fn post(
     }
 }
 
-fn not_found(id: Option<&RawValue>) -> Response {
-    refuse(StatusCode::NOT_FOUND, &RpcError::new(SESSION_NOT_FOUND, "Session not found"), id)
+/// A session that is not there: never was, was ended, or was lost in a way of its own.
+fn unknown(probe: &Probe, session: &str, id: Option<&RawValue>) -> Response {
+    let error = RpcError::new(SESSION_NOT_FOUND, "Session not found");
+    match probe.sessions.loss(session) {
+        None | Some(Loss::NotFound) => refuse(StatusCode::NOT_FOUND, &error, id),
+        Some(Loss::BadRequest) => {
+            let error = RpcError::new(NO_SESSION, "Bad Request: No valid session ID provided");
+            refuse(StatusCode::BAD_REQUEST, &error, id)
+        }
+        Some(Loss::Event) => {
+            let mut response = Response::new(Body::from(sse::event(&error.text(id))));
+            let stream = HeaderValue::from_static("text/event-stream");
+            response.headers_mut().insert(header::CONTENT_TYPE, stream);
+            response
+        }
+    }
 }
 
 /// An answer of one JSON-RPC message as plain JSON.

@@ -6,6 +6,7 @@ use std::{
 };
 
 use axum::response::Response;
+use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 use serde_json::{Value, json, value::RawValue};
 
@@ -19,11 +20,10 @@ use crate::{
     tools,
 };
 
-/// The tools, byte for byte as they are listed, with fields that no SDK knows.
-const TOOLS: &str = include_str!("tools.json");
 const RESOURCES: &str = r#"{"resources":[{"uri":"probe://about","name":"about","mimeType":"text/plain","x-probe-vendor":"kept"}]}"#;
 const RESOURCE: &str =
     r#"{"contents":[{"uri":"probe://about","mimeType":"text/plain","text":"A server for tests."}]}"#;
+const TEMPLATES: &str = r#"{"resourceTemplates":[{"uriTemplate":"probe://numbers/{number}","name":"number","mimeType":"text/plain"}]}"#;
 const PROMPTS: &str = r#"{"prompts":[{"name":"greet","description":"A greeting","arguments":[{"name":"name","required":false}]}]}"#;
 
 /// `initialize`: the one request that needs no session, and starts one.
@@ -63,7 +63,8 @@ pub fn initialize(
     );
     let result = json!({
         "protocolVersion": version,
-        "capabilities": {"tools": {"listChanged": true}, "resources": {}, "prompts": {}, "logging": {}},
+        "capabilities": {"tools": {"listChanged": true}, "resources": {"listChanged": true, "subscribe": true},
+            "prompts": {"listChanged": true}, "completions": {}, "logging": {}},
         "serverInfo": {"name": "probe", "title": "Probe", "version": env!("CARGO_PKG_VERSION")},
         "instructions": "A server for tests.",
     });
@@ -74,30 +75,78 @@ pub fn initialize(
     response
 }
 
+/// A request inside a session.
+#[derive(Debug)]
+pub struct Asked {
+    /// Its id, as it was written.
+    pub id: Box<RawValue>,
+    /// Its method.
+    pub method: String,
+    /// Its parameters.
+    pub params: Value,
+    /// The same, as they were written.
+    pub raw: Option<Box<RawValue>>,
+    /// All of it, as it was written.
+    pub body: Bytes,
+    /// Digest of its credential.
+    pub authorization: String,
+}
+
+impl Asked {
+    fn text(&self, name: &str) -> Option<&str> {
+        self.params.get(name)?.as_str()
+    }
+}
+
 /// Any request inside a session.
-pub async fn request(
-    probe: &Arc<Probe>,
-    session: &Arc<Session>,
-    id: Box<RawValue>,
-    method: &str,
-    params: Value,
-    authorization: &str,
-) -> Response {
-    let result = match method {
-        "tools/call" => return tools::call(probe, session, id, &params, authorization).await,
-        "ping" | "logging/setLevel" => Ok("{}".to_owned()),
-        "tools/list" => Ok(format!(r#"{{"tools":{}}}"#, TOOLS.trim_end())),
+pub async fn request(probe: &Arc<Probe>, session: &Arc<Session>, asked: Asked) -> Response {
+    let result = match asked.method.as_str() {
+        "tools/call" => return tools::call(probe, session, asked).await,
+        "tools/list" => probe.catalogue.get().page(asked.text("cursor")),
+        "ping" => Ok("{}".to_owned()),
+        "logging/setLevel" => set_log_level(session, &asked),
         "resources/list" => Ok(RESOURCES.to_owned()),
-        "resources/read" if params.get("uri").is_some_and(|uri| uri == "probe://about") => {
-            Ok(RESOURCE.to_owned())
-        }
-        "resources/read" => Err(RpcError::new(-32002, "Resource not found")),
+        "resources/templates/list" => Ok(TEMPLATES.to_owned()),
+        "resources/read" => read(&asked),
+        "resources/subscribe" => subscribe(session, &asked, true),
+        "resources/unsubscribe" => subscribe(session, &asked, false),
         "prompts/list" => Ok(PROMPTS.to_owned()),
-        "prompts/get" => prompt(&params),
+        "prompts/get" => prompt(&asked.params),
+        "completion/complete" => Ok(complete(&asked.params)),
+        // A method that no SDK knows.
+        "probe.test/raw" => Ok(json!({ "request": String::from_utf8_lossy(&asked.body) }).to_string()),
         _ => Err(RpcError::new(METHOD_NOT_FOUND, "Method not found")),
     };
-    let text = result.map_or_else(|error| error.text(Some(&id)), |result| result_text(&id, &result));
+    let text =
+        result.map_or_else(|error| error.text(Some(&asked.id)), |result| result_text(&asked.id, &result));
     mcp::json(StatusCode::OK, text)
+}
+
+fn set_log_level(session: &Session, asked: &Asked) -> Result<String, RpcError> {
+    let level = asked.params.get("level").cloned().unwrap_or_default();
+    let level = serde_json::from_value(level).map_err(|_| RpcError::new(INVALID_PARAMS, "Unknown level"))?;
+    session.set_log_level(level);
+    Ok("{}".to_owned())
+}
+
+fn read(asked: &Asked) -> Result<String, RpcError> {
+    if asked.text("uri") == Some("probe://about") {
+        return Ok(RESOURCE.to_owned());
+    }
+    Err(RpcError::new(-32002, "Resource not found"))
+}
+
+fn subscribe(session: &Session, asked: &Asked, wanted: bool) -> Result<String, RpcError> {
+    let uri = asked.text("uri").ok_or_else(|| RpcError::new(INVALID_PARAMS, "uri must be a string"))?;
+    session.subscribe(uri, wanted);
+    Ok("{}".to_owned())
+}
+
+/// Three values that begin with what is there.
+fn complete(params: &Value) -> String {
+    let begin = params.pointer("/argument/value").and_then(Value::as_str).unwrap_or_default();
+    let values: Vec<_> = ["a", "b", "c"].iter().map(|end| format!("{begin}{end}")).collect();
+    json!({"completion": {"values": values, "total": 3, "hasMore": false}}).to_string()
 }
 
 fn prompt(params: &Value) -> Result<String, RpcError> {

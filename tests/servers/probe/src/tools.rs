@@ -1,16 +1,21 @@
 //! The tools.
 
+mod messages;
+mod raw;
+
 use std::{sync::Arc, time::Duration};
 
 use axum::response::Response;
 use http::StatusCode;
-use serde_json::{Value, json, value::RawValue};
+use serde_json::{Value, json};
 use tokio::{sync::mpsc, time};
 use tokio_util::sync::CancellationToken;
 
+use self::messages::Via;
 use crate::{
     Probe, mcp,
-    rpc::{CANCELLED, INVALID_PARAMS, Message, RpcError, SESSION_NOT_FOUND, result_text},
+    methods::Asked,
+    rpc::{CANCELLED, INVALID_PARAMS, RpcError, SESSION_NOT_FOUND, result_text},
     session::{RunningCall, Session},
     sse,
 };
@@ -22,8 +27,17 @@ const BIG_LIMIT: u64 = 64 << 20;
 const STEPS_LIMIT: u64 = 100_000;
 
 /// Names of all tools, as in `tools.json`.
-const TOOLS: &[&str] =
-    &["echo", "whoami", "remember", "recall", "count", "sleep", "progress", "big", "fail", "effect", "ask"];
+const TOOLS: &[&str] = &[
+    "echo", "whoami", "remember", "recall", "count", "sleep", "progress", "big", "fail", "effect", "ask",
+    "notify", "raw", "reply",
+];
+/// Tools whose answer is always a stream.
+const STREAMS: &[&str] = &["progress", "ask", "notify"];
+
+/// Whether a tool is one of `tools.json`.
+pub fn is_real(tool: &str) -> bool {
+    TOOLS.contains(&tool)
+}
 
 /// One call of a tool.
 struct Call {
@@ -32,7 +46,7 @@ struct Call {
     tool: String,
     arguments: Value,
     progress_token: Option<Value>,
-    authorization: String,
+    asked: Asked,
     /// Where messages before the answer go, if the answer is a stream.
     stream: Option<mpsc::Sender<String>>,
 }
@@ -42,37 +56,33 @@ type Outcome = Result<Value, String>;
 
 /// `tools/call`. The tool runs in a task of its own: a caller who goes away does not stop it, since
 /// in this era only `notifications/cancelled` does.
-pub async fn call(
-    probe: &Arc<Probe>,
-    session: &Arc<Session>,
-    id: Box<RawValue>,
-    params: &Value,
-    authorization: &str,
-) -> Response {
-    let Some(tool) = params.get("name").and_then(Value::as_str).filter(|name| TOOLS.contains(name)) else {
+pub async fn call(probe: &Arc<Probe>, session: &Arc<Session>, asked: Asked) -> Response {
+    let tool = asked.params.get("name").and_then(Value::as_str).filter(|name| probe.catalogue.knows(name));
+    let Some(tool) = tool.map(str::to_owned) else {
         let error = RpcError::new(INVALID_PARAMS, "Unknown tool");
-        return mcp::json(StatusCode::OK, error.text(Some(&id)));
+        return mcp::json(StatusCode::OK, error.text(Some(&asked.id)));
     };
-    probe.books.called(&session.id, tool);
-    let arguments = params.get("arguments").cloned().unwrap_or_default();
-    let streams = matches!(tool, "progress" | "ask") || arguments.get("stream") == Some(&Value::Bool(true));
+    probe.books.called(&session.id, &tool);
+    let arguments = asked.params.get("arguments").cloned().unwrap_or_default();
+    let streams = STREAMS.contains(&tool.as_str()) || arguments.get("stream") == Some(&Value::Bool(true));
     let (sender, receiver) = mpsc::channel(STREAM_CAPACITY);
+    let running = session.start_call(&asked.id);
     let call = Call {
         probe: Arc::clone(probe),
         session: Arc::clone(session),
-        tool: tool.to_owned(),
+        tool,
         arguments,
-        progress_token: params.pointer("/_meta/progressToken").cloned(),
-        authorization: authorization.to_owned(),
+        progress_token: asked.params.pointer("/_meta/progressToken").cloned(),
+        asked,
         stream: streams.then(|| sender.clone()),
     };
-    let running = session.start_call(&id);
-    let task = tokio::spawn(call.answer(id, running));
+    let task = tokio::spawn(call.answer(running));
     if streams {
         let forward = async move {
             // A cancelled call ends its stream without an answer, as the protocol asks.
             if let Ok(Ok(text)) = task.await {
-                let _ = sender.send(text).await;
+                // Line breaks in JSON are only between tokens, and would end the event.
+                let _ = sender.send(text.replace(['\r', '\n'], " ")).await;
             }
         };
         tokio::spawn(forward);
@@ -88,7 +98,8 @@ pub async fn call(
 
 impl Call {
     /// The message to answer with; as an error if the call was stopped.
-    async fn answer(self, id: Box<RawValue>, running: RunningCall) -> Result<String, String> {
+    async fn answer(self, running: RunningCall) -> Result<String, String> {
+        let id = &self.asked.id;
         tokio::select! {
             biased;
             () = running.cancel.cancelled() => {
@@ -97,13 +108,18 @@ impl Call {
                 } else {
                     RpcError::new(CANCELLED, "Request cancelled")
                 };
-                Err(error.text(Some(&id)))
+                Err(error.text(Some(id)))
             }
-            outcome = self.run() => {
-                let result = outcome.unwrap_or_else(|error| failure(&error));
-                Ok(result_text(&id, &result.to_string()))
-            }
+            answer = self.whole_answer() => Ok(answer),
         }
+    }
+
+    async fn whole_answer(&self) -> String {
+        if self.tool == "reply" {
+            return raw::reply(&self.asked);
+        }
+        let result = self.run().await.unwrap_or_else(|error| failure(&error));
+        result_text(&self.asked.id, &result.to_string())
     }
 
     async fn run(&self) -> Outcome {
@@ -112,7 +128,7 @@ impl Call {
             "whoami" => Ok(structured(&json!({
                 "sessionId": self.session.id,
                 "authorizationSha256AtInitialize": self.session.authorization_at_initialize,
-                "authorizationSha256": self.authorization,
+                "authorizationSha256": self.asked.authorization,
             }))),
             "remember" => {
                 self.session.remember(self.string("value")?.to_owned());
@@ -134,7 +150,9 @@ impl Call {
             "fail" => Ok(failure(self.string("message")?)),
             "effect" => Ok(structured(&json!({ "effects": self.probe.books.effect() }))),
             "ask" => self.ask().await,
-            other => Err(format!("no tool {other}")),
+            "notify" => self.notify().await,
+            "raw" => Ok(text(&String::from_utf8_lossy(&self.asked.body))),
+            invented => Ok(text(&format!("called {invented}"))),
         }
     }
 
@@ -158,39 +176,23 @@ impl Call {
         Ok(text(&format!("{steps} steps")))
     }
 
-    async fn ask(&self) -> Outcome {
-        let kind = self.arguments.get("kind").and_then(Value::as_str).unwrap_or("elicitation");
-        let message = self.arguments.get("message").and_then(Value::as_str).unwrap_or("What is your name?");
-        let (method, params) = match kind {
-            "elicitation" => (
-                "elicitation/create",
-                json!({"message": message, "requestedSchema": {"type": "object",
-                    "properties": {"name": {"type": "string"}}, "required": ["name"]}}),
-            ),
-            "sampling" => (
-                "sampling/createMessage",
-                json!({"messages": [{"role": "user", "content": {"type": "text", "text": message}}],
-                    "maxTokens": 100}),
-            ),
-            other => return Err(format!("no kind {other}")),
-        };
-        if self.session.capabilities.get(kind).is_none() {
-            return Err(format!("the client did not declare {kind}"));
-        }
-        let wait = Duration::from_millis(self.number("timeoutMs", Some(60_000))?);
-        let (id, answer) = self.session.ask();
-        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})).await;
-        let answer = time::timeout(wait, answer).await.map_err(|_| "the client did not answer")?;
-        let Message { result, error, .. } = answer.map_err(|_| "the question was lost")?;
-        let value = |raw: Box<RawValue>| serde_json::from_str(raw.get()).unwrap_or(Value::Null);
-        Ok(structured(&json!({ "answer": result.map(value), "error": error.map(value) })))
-    }
-
     /// A reader who is gone is not the tool's business.
     async fn send(&self, message: &Value) {
-        if let Some(stream) = &self.stream {
-            let _ = stream.send(message.to_string()).await;
+        self.send_all(&[message.to_string()], Via::Call).await;
+    }
+
+    /// How many went out.
+    async fn send_all(&self, messages: &[String], via: Via) -> usize {
+        if via == Via::Stream {
+            return self.session.push_all(messages).await;
         }
+        let mut sent = 0;
+        for message in messages {
+            if let Some(stream) = &self.stream {
+                sent += usize::from(stream.send(message.clone()).await.is_ok());
+            }
+        }
+        sent
     }
 
     fn string(&self, name: &str) -> Result<&str, String> {

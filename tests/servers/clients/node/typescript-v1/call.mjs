@@ -5,26 +5,10 @@
 import { Client } from '@modelcontextprotocol/sdk/client/index.js';
 import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
 
-import { notingFetch, run, say, toolError } from './command.mjs';
+import { callThrough, carrying, run } from './command.mjs';
 
-async function call({ url, token, tool, args }) {
+await run((options) => {
   const client = new Client({ name: 'call', version: '1' });
-  const transport = new StreamableHTTPClientTransport(new URL(url), {
-    fetch: notingFetch,
-    requestInit: { headers: { Authorization: `Bearer ${token}` } },
-  });
-  try {
-    await client.connect(transport);
-    say({ protocolVersion: transport.protocolVersion });
-    say({ tools: (await client.listTools()).tools.map(({ name }) => name) });
-    const result = await client.callTool({ name: tool, arguments: args });
-    say({ result });
-    return toolError(result);
-  } finally {
-    // close() alone would leave the session behind on the server.
-    if (transport.sessionId) await transport.terminateSession().catch(() => {});
-    await client.close().catch(() => {});
-  }
-}
-
-await run(call);
+  const transport = new StreamableHTTPClientTransport(new URL(options.url), carrying(options.token));
+  return callThrough(client, transport, () => transport.protocolVersion, options);
+});

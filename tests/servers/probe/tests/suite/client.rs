@@ -7,9 +7,10 @@ use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::{body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
-use probe::{Probe, Settings, accept};
+use probe::{Probe, Settings, accept, ports::Port};
 use serde_json::{Value, json};
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
     task::JoinHandle,
     time,
@@ -75,6 +76,14 @@ impl Server {
         Self { address, probe, task }
     }
 
+    /// Opens one more port of the same server.
+    pub(crate) async fn listen(&self, port: Port) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(accept::serve_port(port, listener, Arc::clone(&self.probe)));
+        address
+    }
+
     /// Sends one request on a connection of its own; the head of the answer, or an error.
     pub(crate) async fn send(
         &self,
@@ -84,13 +93,7 @@ impl Server {
         body: &str,
     ) -> hyper::Result<http::Response<Incoming>> {
         let stream = TcpStream::connect(self.address).await.unwrap();
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        tokio::spawn(connection);
-        let mut request = Request::builder().method(verb).uri(path).header("host", "probe.test");
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        sender.send_request(request.body(Full::new(Bytes::from(body.to_owned()))).unwrap()).await
+        send_on(stream, verb, path, headers, body).await
     }
 
     pub(crate) async fn ask(&self, verb: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
@@ -169,6 +172,43 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.probe.shutdown.cancel();
     }
+}
+
+/// Sends one request on a connection that is open.
+pub(crate) async fn send_on<S>(
+    stream: S,
+    verb: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> hyper::Result<http::Response<Incoming>>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let mut settings = http1::Builder::new();
+    let (mut sender, connection) =
+        settings.max_buf_size(1 << 20).max_headers(200).handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    let mut request = Request::builder().method(verb).uri(path).header("host", "probe.test");
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    sender.send_request(request.body(Full::new(Bytes::from(body.to_owned()))).unwrap()).await
+}
+
+/// Reads a body until it ends or breaks off: what came, and whether it ended well.
+pub(crate) async fn drain(response: http::Response<Incoming>) -> (String, bool) {
+    let mut body = response.into_body();
+    let mut text = String::new();
+    let ended = time::timeout(SOON, async {
+        while let Some(frame) = body.frame().await {
+            let Ok(frame) = frame else { return false };
+            text.push_str(std::str::from_utf8(frame.data_ref().unwrap()).unwrap());
+        }
+        true
+    });
+    let ended = ended.await.expect("an end in time");
+    (text, ended)
 }
 
 pub(crate) fn call(id: u64, tool: &str, arguments: Value) -> Value {
