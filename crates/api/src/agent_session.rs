@@ -50,7 +50,7 @@ pub struct AgentSessionSpec {
     #[schemars(length(min = 1, max = 32))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub servers: Vec<ServerBinding>,
-    /// How long to look for slots before Ready=False gets the reason BindTimeout, for example 5m. The operator goes on looking.
+    /// How long a server may be without a slot before its reason Pending becomes BindTimeout, for example 5m. Counted from the creation of the session, and anew from when Ready turns False; while another server keeps the session Ready it does not count. A reason that says more, such as LimitReached, stays. The operator goes on looking.
     #[serde(default = "default_bind_timeout")]
     pub bind_timeout: Duration,
     /// How long running calls may go on when this session ends, for example 10s. Overrides timeouts.drain of its servers.
@@ -94,7 +94,7 @@ pub struct ServerBinding {
     /// Name of an McpServer of this namespace.
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
-    /// The session's own credential for this server. Required when auth.type of the server is Session. For any other auth.type it is not used: its Secret is not read and nothing of it is sent.
+    /// The session's own credential for this server. Required when auth.type of the server is Session. For any other auth.type it is ignored without a word in status: its Secret is not read and nothing of it is sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credential: Option<SessionCredential>,
 }

@@ -63,7 +63,7 @@ reasons! {
     PoolStarting,
     /// A slot is being looked for.
     Pending,
-    /// No slot was found within `bindTimeout`; the operator goes on looking.
+    /// No slot was found within `bindTimeout`, for no reason that is known; the operator goes on looking.
     BindTimeout,
     /// A bound that the `McpServer` sets was reached.
     LimitReached,

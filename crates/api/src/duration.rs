@@ -23,6 +23,15 @@ impl Duration {
         Self(text.to_owned())
     }
 
+    /// The value of a flag that takes this form.
+    ///
+    /// # Errors
+    /// What is wrong with `text`, for whoever wrote it.
+    pub fn read(text: &str) -> Result<std::time::Duration, String> {
+        let value = Self::from_text(text).to_std();
+        value.ok_or_else(|| format!("{text:?} is not a duration; write it like 30s or 1m30s"))
+    }
+
     /// The text as its author wrote it.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -99,6 +108,13 @@ mod tests {
         assert_eq!(millis("1h30m"), Some(5_400_000));
         assert_eq!(millis("1.5s"), Some(1_500));
         assert_eq!(millis("1m1s1ms"), Some(61_001));
+    }
+
+    #[test]
+    fn a_flag_that_is_no_duration_is_told_the_form() {
+        assert_eq!(Duration::read("1m30s"), Ok(std::time::Duration::from_secs(90)));
+        let refused = Duration::read("5").unwrap_err();
+        assert!(refused.contains("\"5\"") && refused.contains("1m30s"), "{refused}");
     }
 
     #[test]

@@ -173,7 +173,7 @@ pub struct SecretKeyRef {
     /// Name of the Secret.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
-    /// Key in the Secret's data.
+    /// Key in the Secret's data; what it holds is sent in a header and has 16 KiB at most.
     #[schemars(length(min = 1, max = 253))]
     pub key: String,
 }
@@ -245,7 +245,7 @@ pub struct Pool {
     #[serde(default = "Pool::default_warm")]
     #[schemars(range(min = 0, max = 1000))]
     pub warm: i32,
-    /// Number of sessions that share one pod; each has an upstream connection of its own. With 1, a pod serves a single session and is deleted after it. Unset means 50; status.sessionsPerPod shows the value in force.
+    /// Number of sessions that share one pod; each has an upstream connection of its own. With 1, a pod serves a single session and is deleted after it. Unset means 50; status.sessionsPerPod shows the value in force. A change applies to pods that are made afterwards; one that holds sessions keeps its number until the last of them ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub sessions_per_pod: Option<i32>,
@@ -310,7 +310,7 @@ pub struct McpServerStatus {
     /// Free slots in ready pods.
     #[serde(default)]
     pub free_slots: i32,
-    /// Slots of each pod.
+    /// Slots of each pod that is made now; older pods keep the number that they were made with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sessions_per_pod: Option<i32>,
 }

@@ -1,46 +1,23 @@
-//! Pauses between attempts: each is twice the one before, up to a longest one.
+//! The pauses of [`Doubling`], as kube's watches take them.
 
+use berth_net::backoff::Doubling;
 use kube::runtime::utils::Backoff;
 use std::time::Duration;
 
-/// The pauses.
-#[derive(Clone, Debug)]
-pub struct Doubling {
-    first: Duration,
-    most: Duration,
-    next: Duration,
-}
+/// Pauses between attempts to watch; a watch that tells something starts them anew.
+pub struct Pauses(pub Doubling);
 
-impl Doubling {
-    /// Pauses from `first` to `most`.
-    pub fn new(first: Duration, most: Duration) -> Self {
-        Self { first, most, next: first }
-    }
-
-    /// The pause before the next attempt.
-    pub fn pause(&mut self) -> Duration {
-        let pause = self.next;
-        self.next = (pause * 2).min(self.most);
-        pause
-    }
-
-    /// An attempt was good: the next pause is the first one again.
-    pub fn start_anew(&mut self) {
-        self.next = self.first;
-    }
-}
-
-impl Iterator for Doubling {
+impl Iterator for Pauses {
     type Item = Duration;
 
     fn next(&mut self) -> Option<Duration> {
-        Some(self.pause())
+        Some(self.0.pause())
     }
 }
 
-impl Backoff for Doubling {
+impl Backoff for Pauses {
     fn reset(&mut self) {
-        self.start_anew();
+        self.0.start_anew();
     }
 }
 
@@ -49,11 +26,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_pause_is_twice_the_one_before_up_to_the_longest() {
-        let mut pauses = Doubling::new(Duration::from_millis(200), Duration::from_secs(1));
-        let millis: Vec<_> = pauses.by_ref().take(5).map(|pause| pause.as_millis()).collect();
-        assert_eq!(millis, [200, 400, 800, 1000, 1000]);
-        pauses.start_anew();
-        assert_eq!(pauses.pause(), Duration::from_millis(200));
+    fn what_a_watch_tells_starts_its_pauses_anew() {
+        let (first, most) = (Duration::from_millis(500), Duration::from_secs(5));
+        let mut pauses = Pauses(Doubling::new(first, most));
+        assert_eq!((pauses.next(), pauses.next()), (Some(first), Some(first * 2)));
+        pauses.reset();
+        assert_eq!(pauses.next(), Some(first));
     }
 }

@@ -29,10 +29,10 @@ pub struct Args {
     #[arg(long, env = "BERTH_AUDIENCE", default_value = "berth")]
     pub audience: String,
     /// How long a call waits for its session to be placed before it gets 503.
-    #[arg(long, env = "BERTH_PLACEMENT_WAIT", default_value = "10s", value_parser = duration)]
+    #[arg(long, env = "BERTH_PLACEMENT_WAIT", default_value = "10s", value_parser = berth_api::Duration::read)]
     pub placement_wait: Duration,
     /// How long a session that is not known is looked for before the call gets 404: it may have been made just now.
-    #[arg(long, env = "BERTH_SETTLE", default_value = "250ms", value_parser = duration)]
+    #[arg(long, env = "BERTH_SETTLE", default_value = "250ms", value_parser = berth_api::Duration::read)]
     pub settle: Duration,
     /// How long calls are still accepted once the gateway is asked to end, since routes to it last a moment longer than its
     /// readiness; at most 1m.
@@ -80,16 +80,9 @@ impl Args {
     }
 }
 
-/// A duration in the text form that the API uses.
-fn duration(text: &str) -> Result<Duration, String> {
-    berth_api::Duration::from_text(text)
-        .to_std()
-        .ok_or_else(|| format!("{text:?} is not a duration; write it like 10s or 1m30s"))
-}
-
-/// The same, with a greatest one.
+/// A duration in the text form that the API uses, with a greatest one.
 fn at_most<const SECONDS: u64>(text: &str) -> Result<Duration, String> {
-    let (given, most) = (duration(text)?, Duration::from_secs(SECONDS));
+    let (given, most) = (berth_api::Duration::read(text)?, Duration::from_secs(SECONDS));
     if given > most { Err(format!("{text:?} is longer than {SECONDS}s; write less")) } else { Ok(given) }
 }
 

@@ -85,7 +85,10 @@ async fn wait(
             Decision::Forward(destination) if until < end => Ok(destination),
             Decision::Forward(_) => Err(Refusal::NotPlaced { reason: Reason::Pending }),
             Decision::Wait(reason) => Err(Refusal::NotPlaced { reason }),
-            Decision::Blocked(reason) => Err(Refusal::Blocked { reason }),
+            Decision::Blocked(reason) => {
+                let (namespace, session) = (ask.path.namespace.into(), ask.path.session.into());
+                Err(Refusal::Blocked { reason, namespace, session })
+            }
             Decision::NotFound if synced => Err(Refusal::SessionNotFound),
             Decision::NotFound => Err(Refusal::Starting),
         };

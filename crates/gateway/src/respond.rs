@@ -46,11 +46,19 @@ pub enum Refusal {
         /// Why, as in the session's status.
         reason: Reason,
     },
-    /// The session gets no slot before somebody has repaired something.
-    #[error("the session cannot be placed ({reason}): {}; its status names which. Try again once that is repaired", what_is_wrong(*.reason))]
+    /// The session gets no slot before somebody has repaired something. Names of other objects are told by its status only,
+    /// to those who may read it.
+    #[error(
+        "{} ({reason}): see `kubectl describe agentsession {session} -n {namespace}`, and try again once that is repaired",
+        what_is_wrong(*.reason)
+    )]
     Blocked {
         /// Why, as in the session's status.
         reason: Reason,
+        /// Namespace of the `AgentSession`.
+        namespace: Box<str>,
+        /// Name of the `AgentSession`.
+        session: Box<str>,
     },
     /// The gateway does not know all sessions yet.
     #[error("the gateway is starting; try again")]
@@ -141,7 +149,7 @@ impl Refusal {
             Self::NoToken | Self::BadToken => Some("Unauthorized"),
             Self::ReviewUnavailable => Some("ReviewUnavailable"),
             Self::Method => Some("MethodNotAllowed"),
-            Self::NotPlaced { reason } | Self::Blocked { reason } => Some(reason.as_str()),
+            Self::NotPlaced { reason } | Self::Blocked { reason, .. } => Some(reason.as_str()),
             Self::Starting => Some("Starting"),
             Self::Ending => Some("Ending"),
             Self::TooManyCalls | Self::Busy => Some("Busy"),
@@ -176,10 +184,18 @@ impl Refusal {
 /// What somebody has to repair, for a reason that time does not mend.
 fn what_is_wrong(reason: Reason) -> &'static str {
     match reason {
-        Reason::RefNotFound => "an object that it needs does not exist",
-        Reason::RefNotPermitted => "a Secret that it needs lacks the label that permits its use",
-        Reason::InvalidCredential => "a credential that it needs is empty or cannot be sent in a header",
-        _ => "an object that it needs holds a value that cannot be acted on",
+        Reason::RefNotFound => {
+            "the session cannot be used: its server, or the Secret or key with the credential, does not exist"
+        }
+        Reason::RefNotPermitted => {
+            "the credential for this server cannot be used: its Secret lacks the label that permits it"
+        }
+        Reason::InvalidCredential => {
+            "the credential for this server cannot be used: it is empty or cannot be sent in a header"
+        }
+        _ => {
+            "the session cannot be used: it names no credential where its server takes one, or the server cannot be acted on"
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! What every Berth binary needs around its own work: mutual TLS between the parts, a bounded accept loop, a client to
-//! peers and the lines that they stream, health and metrics, logging and shutdown. Nothing here knows Kubernetes or MCP.
+//! peers, the lines that they stream and the pauses between attempts, health and metrics, logging and shutdown. Nothing here knows Kubernetes or MCP.
 
 pub mod admin;
+pub mod backoff;
 pub mod client;
 mod connector;
 pub mod error;

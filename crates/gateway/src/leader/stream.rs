@@ -1,10 +1,10 @@
 //! One stream from the leading operator: where slots are, then what changes.
 
 use super::Leader;
-use crate::backoff::Doubling;
 use crate::index::Index;
 use crate::metrics::Metrics;
 use axum::body::Body;
+use berth_net::backoff::Doubling;
 use berth_net::client::{PeerClient, PeerError, Target};
 use berth_net::lines::{LineError, Lines};
 use berth_wire::PlacementLine;

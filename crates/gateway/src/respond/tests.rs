@@ -9,6 +9,10 @@ fn answer(refusal: &Refusal) -> Response {
     Refused::from(refusal.clone()).into_response()
 }
 
+fn blocked(reason: Reason) -> Refusal {
+    Refusal::Blocked { reason, namespace: "demo".into(), session: "first".into() }
+}
+
 #[test]
 fn a_session_that_is_not_there_is_answered_as_mcp_clients_know_it() {
     assert_eq!(
@@ -40,7 +44,7 @@ fn a_missing_token_and_a_bad_one_are_challenged_differently() {
 fn what_may_succeed_later_says_when() {
     let table = [
         (Refusal::NotPlaced { reason: Reason::LimitReached }, 503, "1"),
-        (Refusal::Blocked { reason: Reason::RefNotFound }, 503, "5"),
+        (blocked(Reason::RefNotFound), 503, "5"),
         (Refusal::Starting, 503, "1"),
         (Refusal::Ending, 503, "1"),
         (Refusal::ReviewUnavailable, 503, "5"),
@@ -61,13 +65,21 @@ fn the_reason_of_a_session_without_a_place_is_that_of_its_status() {
 }
 
 #[test]
-fn what_must_be_repaired_is_said_and_named() {
-    for reason in
-        [Reason::InvalidSpec, Reason::RefNotFound, Reason::RefNotPermitted, Reason::InvalidCredential]
-    {
-        let body = read(&Refusal::Blocked { reason });
+fn what_must_be_repaired_is_said_and_where_it_is_named() {
+    let table = [
+        (Reason::InvalidSpec, "names no credential"),
+        (Reason::RefNotFound, "Secret or key with the credential"),
+        (
+            Reason::RefNotPermitted,
+            "the credential for this server cannot be used: its Secret lacks the label",
+        ),
+        (Reason::InvalidCredential, "the credential for this server cannot be used: it is empty"),
+    ];
+    for (reason, problem) in table {
+        let body = read(&blocked(reason));
         let message = body["error"]["message"].as_str().unwrap();
-        assert!(message.contains(reason.as_str()) && message.contains("repaired"), "{message}");
+        assert!(message.contains(problem), "{message}");
+        assert!(message.contains("`kubectl describe agentsession first -n demo`"), "{message}");
         assert_eq!(body["error"]["data"]["reason"], reason.as_str());
     }
 }
@@ -119,7 +131,7 @@ fn every_refusal_of_a_call_has_the_code_and_reason_that_clients_can_act_on() {
         (Refusal::BadToken, -32600, "Unauthorized"),
         (Refusal::ReviewUnavailable, -32603, "ReviewUnavailable"),
         (Refusal::NotPlaced { reason: Reason::Unschedulable }, -32050, "Unschedulable"),
-        (Refusal::Blocked { reason: Reason::RefNotFound }, -32050, "RefNotFound"),
+        (blocked(Reason::RefNotFound), -32050, "RefNotFound"),
         (Refusal::Starting, -32603, "Starting"),
         (Refusal::Ending, -32603, "Ending"),
         (Refusal::TooManyCalls, -32055, "Busy"),

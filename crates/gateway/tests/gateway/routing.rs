@@ -59,7 +59,8 @@ async fn what_somebody_must_repair_is_told_at_once_and_a_repair_meanwhile_is_tak
         assert_eq!(answer.status, 503);
         assert!(answer.head.contains("\nretry-after: 5"), "{}", answer.head);
         let error = answer.error_of(&"c1".into());
-        assert!(error["message"].as_str().unwrap().contains(reason), "{error}");
+        let message = error["message"].as_str().unwrap();
+        assert!(message.contains(reason) && message.contains("describe agentsession "), "{error}");
         assert_eq!((&error["data"]["reason"], &error["data"]["server"]), (&reason.into(), &"github".into()));
     }
     world.baseline().await;
@@ -167,5 +168,27 @@ async fn a_call_that_was_lost_after_it_was_sent_is_502_and_never_sent_again() {
     let error = answer.error_of(&7.into());
     assert_eq!((answer.status, &error["data"]["reason"]), (502, &"OutcomeUnknown".into()));
     assert_eq!((*lost.borrow(), world.sidecar.count()), (1, 0));
+    world.baseline().await;
+}
+
+/// The `McpServer` is deleted under a live session: its status names no pod any more and says why.
+#[tokio::test]
+async fn a_session_whose_server_is_deleted_says_so_at_once_to_callers_new_and_waiting() {
+    // The bounds are those of World::new: who waited for a place, or for the same pod again, would wait longer than this test.
+    let world = World::new().await;
+    let lost = json!({"servers": [{"name": "github", "state": "Pending", "reason": "RefNotFound"}]});
+    world.place();
+    assert_eq!(world.call(&post(PATH, "alice", "{}")).await.status, 200);
+    // Its pod is on the way out, and takes no more calls.
+    world.sidecar.script(Script::Status(StatusCode::MISDIRECTED_REQUEST));
+    let waiting = Client::send(world.address, &post(PATH, "alice", "{}")).await;
+    world.sidecar.reached(2).await;
+    world.metric_reaches(WAITING, 1.0).await;
+    world.apply(&lost, &json!({}));
+    for answer in [waiting.read_all().await, world.call(&post(PATH, "alice", "{}")).await] {
+        assert_eq!(answer.status, 503);
+        assert_eq!(answer.error()["data"]["reason"], "RefNotFound");
+    }
+    assert_eq!(world.sidecar.count(), 2);
     world.baseline().await;
 }
