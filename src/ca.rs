@@ -14,22 +14,20 @@ pub use issue::Purpose;
 pub use rotate::Own;
 pub use secret::Server;
 
-use crate::api_error;
+use crate::found_good::{FoundGood, Key, Version};
+use crate::{api_error, namespace};
 use berth_net::identity::Identity;
 use berth_plan::time::Moment;
 use issue::{Authority, Pair};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
-use record::Record;
-use std::collections::HashMap;
+use record::{CA_SECRET, Record};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use tokio::sync::Notify;
 use trust::Trust;
 
 /// Secret that holds the gateway's client identity.
 const GATEWAY_SECRET: &str = "berth-gateway-tls";
-/// How long a Secret that was found good is not looked at again.
-const TRUST: Duration = Duration::from_mins(10);
 
 /// Why a certificate cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -50,8 +48,14 @@ pub enum Error {
     #[error("failed to list the secrets of certificates: {}", api_error::text(.0))]
     List(Box<kube::Error>),
     /// The CA's Secret holds something else.
-    #[error("secret \"berth-ca\" cannot be used: {0}; delete it to get a new CA")]
+    #[error(
+        "secret \"berth-ca\" cannot be used: {0}; put back what it held, or delete it: the operator that leads writes back \
+         the CA that it holds, and one that starts without any makes a new one"
+    )]
     Unusable(String),
+    /// Nothing is made in a namespace that is being deleted.
+    #[error("namespace {0:?} is being deleted")]
+    Terminating(String),
     /// A certificate could not be made.
     #[error("cannot issue a certificate: {0}")]
     Issue(#[from] rcgen::Error),
@@ -63,7 +67,11 @@ pub enum Error {
 impl Error {
     /// Whether nothing can be made in the namespace any more, as it is being deleted.
     pub fn is_terminating_namespace(&self) -> bool {
-        matches!(self, Self::Api { source, .. } if api_error::is_terminating_namespace(source))
+        match self {
+            Self::Terminating(_) => true,
+            Self::Api { source, .. } => api_error::is_terminating_namespace(source),
+            _ => false,
+        }
     }
 }
 
@@ -77,12 +85,14 @@ struct Shared {
     client: Client,
     namespace: String,
     state: Mutex<State>,
+    /// The CA's Secret, and those that were found good under what is trusted now.
+    good: FoundGood,
+    /// Somebody wants a look at everything.
+    asked: Notify,
 }
 
 struct State {
     current: Arc<Current>,
-    /// When each Secret was last found good under it, by namespace and name.
-    good: HashMap<(String, String), Moment>,
     /// Known once the Secrets of all certificates were found good under it, or made so.
     settled: Option<Settled>,
 }
@@ -105,8 +115,11 @@ struct Current {
 
 impl Current {
     fn new(trust: Trust) -> Result<Arc<Self>, Error> {
-        let authority =
-            Authority::from_pem(&trust.signer).map_err(|error| Error::Unusable(error.to_string()))?;
+        let authority = Authority::from_pem(&trust.signer).map_err(Error::Unusable)?;
+        if let Some((next, _)) = &trust.next {
+            Authority::from_pem(next)
+                .map_err(|reason| Error::Unusable(format!("of the CA to come, {reason}")))?;
+        }
         let bundle = trust.bundle();
         Ok(Arc::new(Self { trust, authority, bundle }))
     }
@@ -122,12 +135,35 @@ impl Ca {
         } else {
             let gateway = secret::read(&api, GATEWAY_SECRET).await?;
             let trust = Trust::first(Pair::create(now)?, record::still_trusted(gateway.as_ref()), now);
-            Record::create(&api, &trust, false).await?
+            Record::create(&api, &trust).await?
         };
-        let state = State { current: Current::new(record.trust)?, good: HashMap::new(), settled: None };
-        Ok(Self {
-            shared: Arc::new(Shared { client, namespace: namespace.to_owned(), state: Mutex::new(state) }),
-        })
+        let state = Mutex::new(State { current: Current::new(record.trust)?, settled: None });
+        let (namespace, good) = (namespace.to_owned(), FoundGood::default());
+        Ok(Self { shared: Arc::new(Shared { client, namespace, state, good, asked: Notify::new() }) })
+    }
+
+    /// The Secrets that were found good.
+    pub fn good(&self) -> &FoundGood {
+        &self.shared.good
+    }
+
+    /// The Secrets of the operator's own namespace, which [`keep`](Self::keep) sees to.
+    pub fn own_secrets(&self) -> [Key; 2] {
+        [CA_SECRET, GATEWAY_SECRET].map(|name| self.own_key(name))
+    }
+
+    fn own_key(&self, name: &str) -> Key {
+        Key { namespace: self.shared.namespace.clone(), name: name.to_owned() }
+    }
+
+    /// Asks for a look at everything: any number of wishes until then are one.
+    pub fn ask(&self) {
+        self.shared.asked.notify_one();
+    }
+
+    /// Waits until somebody wants a look at everything. One waits at a time.
+    pub async fn asked(&self) {
+        self.shared.asked.notified().await;
     }
 
     /// The operator's own identity, kept in memory, and what it takes to keep it good.
@@ -156,33 +192,38 @@ impl Ca {
     }
 
     async fn ensure(&self, wanted: secret::Wanted, now: Moment) -> Result<(), Error> {
-        let key = (wanted.namespace.clone(), wanted.name.clone());
-        let current = {
-            let state = self.state();
-            if state.good.get(&key).is_some_and(|seen| seen.plus(TRUST) > now) {
-                return Ok(());
-            }
-            state.current.clone()
-        };
+        let key = Key { namespace: wanted.namespace.clone(), name: wanted.name.clone() };
+        if self.shared.good.trusts(&key, now) {
+            return Ok(());
+        }
+        // Before the CA is taken: another that comes meanwhile makes this look void.
+        let look = self.shared.good.begin(key);
+        let current = self.current();
         let api: Api<Secret> = Api::namespaced(self.shared.client.clone(), &wanted.namespace);
         let found = secret::read(&api, &wanted.name).await?;
-        if !found.is_some_and(|found| secret::is_good(&found, &current.bundle, now)) {
-            self.issue(&wanted, &current, now).await?;
-        }
-        let mut state = self.state();
-        if Arc::ptr_eq(&state.current, &current) {
-            // The book is small, and one of servers that are gone is cleared here.
-            state.good.retain(|_, seen| seen.plus(TRUST) > now);
-            state.good.insert(key, now);
-        }
+        let version = match found {
+            Some(found) if secret::is_good(&found, &current.bundle, now) => found.metadata.resource_version,
+            _ => self.issue(&wanted, &current, now).await?,
+        };
+        look.keep(version, now);
         Ok(())
     }
 
-    async fn issue(&self, wanted: &secret::Wanted, current: &Current, now: Moment) -> Result<(), Error> {
+    /// Writes a new certificate. Says as which version.
+    async fn issue(&self, wanted: &secret::Wanted, current: &Current, now: Moment) -> Result<Version, Error> {
+        self.must_not_terminate(&wanted.namespace).await?;
         let api: Api<Secret> = Api::namespaced(self.shared.client.clone(), &wanted.namespace);
         let issued = current.authority.issue(&wanted.purpose, now)?;
-        secret::apply(&api, wanted, &issued, &current.bundle).await?;
+        let version = secret::apply(&api, wanted, &issued, &current.bundle).await?;
         tracing::info!(namespace = wanted.namespace, secret = wanted.name, "certificate issued");
+        Ok(version)
+    }
+
+    /// What goes with its namespace is not made again.
+    async fn must_not_terminate(&self, namespace: &str) -> Result<(), Error> {
+        if namespace::is_terminating(namespace, &self.shared.client).await {
+            return Err(Error::Terminating(namespace.to_owned()));
+        }
         Ok(())
     }
 

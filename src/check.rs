@@ -41,7 +41,7 @@ pub struct Options {
     #[arg(long, env = "BERTH_TOKEN_FILE", default_value = "/var/run/secrets/berth/token")]
     pub token_file: PathBuf,
     /// How long to go on trying: an install that was made just now takes a moment.
-    #[arg(long, env = "BERTH_CHECK_TIMEOUT", default_value = "1m", value_parser = crate::cli::duration)]
+    #[arg(long, env = "BERTH_CHECK_TIMEOUT", default_value = "1m", value_parser = berth_api::Duration::read)]
     pub timeout: Duration,
 }
 

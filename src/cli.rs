@@ -99,18 +99,10 @@ fn label(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// A duration in the text form that the API uses.
-pub fn duration(text: &str) -> Result<Duration, String> {
-    berth_api::Duration::from_text(text)
-        .to_std()
-        .ok_or_else(|| format!("{text:?} is no duration; write it like 30s or 4m"))
-}
-
 /// A duration in the text form that the API uses, long enough for a few renewals.
 fn lease_duration(text: &str) -> Result<Duration, String> {
-    berth_api::Duration::from_text(text)
-        .to_std()
-        .filter(|span| (Duration::from_secs(5)..=Duration::from_mins(5)).contains(span))
+    let span = berth_api::Duration::read(text).ok();
+    span.filter(|span| (Duration::from_secs(5)..=berth_plan::lead::LONGEST).contains(span))
         .ok_or_else(|| format!("{text:?} is no duration from 5s to 5m; write it like 15s"))
 }
 
@@ -162,6 +154,19 @@ mod tests {
         assert_eq!(parse(&["--network-policies=false"]).unwrap(), None);
         for labels in ["", "a", "a=", "=b"] {
             assert!(parse(&[&format!("--peer-labels={labels}")]).is_err(), "{labels}");
+        }
+    }
+
+    #[test]
+    fn a_lease_lasts_long_enough_for_a_few_renewals_and_not_for_ever() {
+        let parse = |flag: &str| {
+            let args = ["berth-operator", "run", flag];
+            Cli::try_parse_from(args.iter().chain(REQUIRED.iter()))
+        };
+        assert!(parse("--lease-duration=5s").is_ok() && parse("--lease-duration=5m").is_ok());
+        for span in ["4s", "301s", "15"] {
+            let refused = parse(&format!("--lease-duration={span}")).unwrap_err().to_string();
+            assert!(refused.contains("--lease-duration") && refused.contains("write it like"), "{refused}");
         }
     }
 

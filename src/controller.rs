@@ -4,6 +4,7 @@ pub mod retry;
 mod server;
 mod session;
 mod status;
+mod stray;
 
 pub use server::Policies;
 

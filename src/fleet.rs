@@ -4,6 +4,8 @@
 //! session and the server that it concerns.
 
 mod control;
+mod doubt;
+mod ended;
 mod observe;
 mod stream;
 
@@ -45,10 +47,14 @@ struct Shared {
     metrics: Metrics,
     cancel: CancellationToken,
     pods: Mutex<HashMap<String, Sidecar>>,
+    doubts: Mutex<doubt::Doubts>,
+    ended: Mutex<ended::Ended>,
 }
 
 /// One sidecar.
 struct Sidecar {
+    /// Name of the pod.
+    name: String,
     target: Target,
     server: ObjectRef<McpServer>,
     /// UID of the `McpServer`.
@@ -57,6 +63,8 @@ struct Sidecar {
     synced: bool,
     /// Whether a session has ended here.
     used: bool,
+    /// The term for which it refuses every operator, though there cannot have been one.
+    locked: Option<u64>,
     /// What it reports, by session UID. Sessions that ended stay only while their object exists.
     reports: HashMap<String, SessionReport>,
     /// Sessions that it reported before its stream broke off.
@@ -88,6 +96,8 @@ impl Fleet {
                 metrics,
                 cancel,
                 pods: Mutex::default(),
+                doubts: Mutex::default(),
+                ended: Mutex::default(),
             }),
         }
     }
@@ -102,11 +112,13 @@ impl Fleet {
         let server = ObjectRef::new(&server).within(&pod.namespace().unwrap_or_default());
         let cancel = self.shared.cancel.child_token();
         let sidecar = Sidecar {
+            name: pod.name_any(),
             target: target.clone(),
             server,
             server_uid,
             synced: false,
             used: false,
+            locked: None,
             reports: HashMap::new(),
             before: HashSet::new(),
             lost: HashSet::new(),
@@ -131,6 +143,7 @@ impl Fleet {
         let dropped = self.with(|pods| pods.remove(pod_uid));
         if let Some(sidecar) = dropped {
             sidecar.cancel.cancel();
+            self.keep_ends(pod_uid, &sidecar);
             sidecar.reports.keys().for_each(|session| self.look_at(session));
         }
     }
@@ -143,10 +156,12 @@ impl Fleet {
         for uid in held.iter().filter(|uid| !existing.contains(*uid)) {
             self.drop_pod(uid);
         }
+        self.clear_ends();
     }
 
     /// Drops what is reported of a session that is gone.
     pub fn forget(&self, session_uid: &str) {
+        self.forget_ends(session_uid);
         self.with(|pods| {
             for sidecar in pods.values_mut() {
                 sidecar.lost.remove(session_uid);
@@ -176,15 +191,17 @@ impl Fleet {
         self.with(|pods| pods.get(pod_uid).is_some_and(|sidecar| sidecar.lost.contains(session_uid)))
     }
 
-    /// What sidecars report of a session, each with the UID of its pod and its server.
+    /// What sidecars report of a session, each with the UID of its pod and its server; those that are gone too, if it had ended
+    /// there.
     pub fn reports_of(&self, session_uid: &str) -> Vec<Reported> {
-        self.with(|pods| {
+        let mut reports = self.with(|pods| {
             let of = |(pod, sidecar): (&String, &Sidecar)| {
-                let report = sidecar.reports.get(session_uid)?.clone();
-                Some(Reported { pod: pod.clone(), server: sidecar.server.name.clone(), report })
+                Some(Reported::new(pod, sidecar, sidecar.reports.get(session_uid)?))
             };
-            pods.iter().filter_map(of).collect()
-        })
+            pods.iter().filter_map(of).collect::<Vec<_>>()
+        });
+        reports.extend(self.ends_of(session_uid));
+        reports
     }
 
     /// Every session that some sidecar holds and does not end yet.
@@ -264,13 +281,30 @@ impl Fleet {
 }
 
 /// What one sidecar reports of a session.
+#[derive(Clone)]
 pub struct Reported {
     /// UID of the pod.
     pub pod: String,
+    /// Name of the pod.
+    pub pod_name: String,
     /// Name of the server.
     pub server: String,
+    /// UID of the server.
+    pub server_uid: String,
     /// What it reports.
     pub report: SessionReport,
+}
+
+impl Reported {
+    fn new(pod: &str, sidecar: &Sidecar, report: &SessionReport) -> Self {
+        Self {
+            pod: pod.to_owned(),
+            pod_name: sidecar.name.clone(),
+            server: sidecar.server.name.clone(),
+            server_uid: sidecar.server_uid.clone(),
+            report: report.clone(),
+        }
+    }
 }
 
 /// A session that a sidecar holds.

@@ -76,16 +76,22 @@ impl Lead {
     }
 
     /// Notes that the sidecar of a pod has seen `term`, which is higher than ours. Either we are about to find the Lease gone, or
-    /// it was deleted and made anew, and the next renewal goes past that term. One that is too far off is not believed: a
-    /// sidecar that lies must not use up the terms there are.
-    pub fn outranked(&self, term: u64, pod_uid: &str) {
+    /// it was deleted and made anew, and the next renewal goes past that term. One that is too far off is not believed, which is
+    /// `false`: a sidecar that lies must not use up the terms there are.
+    pub fn outranked(&self, term: u64, pod_uid: &str) -> bool {
         let ours = self.standing().map_or(0, |standing| standing.term);
         if term > ours.saturating_add(FARTHEST) {
-            tracing::error!(term, ours, pod_uid, "a sidecar says that it has seen a term that cannot be");
-            return;
+            tracing::error!(
+                term,
+                ours,
+                pod_uid,
+                "a sidecar says that it has seen a term that cannot be; it obeys again once its pod was deleted"
+            );
+            return false;
         }
         tracing::warn!(term, ours, pod_uid, "a sidecar has seen a higher term");
         self.shared.above.fetch_max(term, Ordering::AcqRel);
+        true
     }
 
     /// Whether Berth is being uninstalled: nothing is placed and no pool is filled.
@@ -175,10 +181,9 @@ mod tests {
     #[test]
     fn a_sidecar_that_lies_does_not_use_up_the_terms() {
         let lead = Lead::for_test(3);
-        lead.outranked(u64::MAX, "pod");
+        assert!(!lead.outranked(u64::MAX, "pod") && !lead.outranked(10_004, "pod"));
         assert_eq!(lead.above(), 2, "one below our own");
-        lead.outranked(40, "pod");
-        lead.outranked(7, "pod");
+        assert!(lead.outranked(40, "pod") && lead.outranked(7, "pod"));
         assert_eq!(lead.above(), 40);
     }
 

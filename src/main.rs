@@ -13,13 +13,16 @@ mod event;
 mod fixture;
 mod fleet;
 mod follow;
+mod found_good;
 mod gateways;
 mod lead;
 #[cfg(test)]
 mod memory_api;
 mod metrics;
 mod name_some;
+mod namespace;
 mod orphans;
+mod pages;
 mod run;
 mod slots;
 mod start;

@@ -8,18 +8,16 @@ use crate::api_error;
 use crate::background::uids;
 use crate::context::Context;
 use crate::fleet::Living;
+use crate::pages;
 use berth_api::{AgentSession, Timeouts};
 use berth_plan::session::build;
 use futures::future::join_all;
-use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 /// Namespaces that are listed in one sweep; the next one goes on.
 const MAX_NAMESPACES: usize = 16;
-/// Objects listed in one request.
-const PAGE: u32 = 500;
 /// How long a sweep waits for one sidecar: the end goes on without it.
 const WAIT: Duration = Duration::from_millis(500);
 
@@ -50,19 +48,10 @@ pub async fn end(ctx: &Context) {
     }
 }
 
-/// UIDs of all sessions of a namespace, from the API server itself: without a resource version its answer is never stale.
+/// UIDs of all sessions of a namespace, from the API server itself.
 async fn existing(namespace: &str, ctx: &Context) -> Result<HashSet<String>, kube::Error> {
     let api: Api<AgentSession> = ctx.api(namespace);
-    let mut uids = HashSet::new();
-    let mut params = ListParams::default().limit(PAGE);
-    loop {
-        let page = api.list_metadata(&params).await?;
-        uids.extend(page.items.iter().filter_map(ResourceExt::uid));
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = ListParams::default().limit(PAGE).continue_token(&token),
-            None => return Ok(uids),
-        }
-    }
+    Ok(pages::metadata(&api).await?.iter().filter_map(ResourceExt::uid).collect())
 }
 
 /// Ends one orphan. Nobody waits for its calls any more, so they are not drained.

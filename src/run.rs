@@ -16,7 +16,7 @@ use crate::metrics::{Metrics, objects};
 use crate::slots::Slots;
 use crate::start::wait_for_kinds;
 use crate::uninstall::farewell;
-use crate::watch::{self, Stores, routes::Routes};
+use crate::watch::{self, Stores, made, routes::Routes};
 use crate::{ca, client, controller};
 use berth_net::admin::{self, Readiness};
 use berth_net::client::PeerClient;
@@ -167,7 +167,7 @@ impl Standby {
         let (client, clock, cancel) = (self.clients.calls.clone(), self.clock, self.cancel.clone());
         let ca = Ca::open(client.clone(), &self.options.namespace, clock.now()).await?;
         let (identity, own) = ca.own_identity(clock.now())?;
-        tasks.spawn(renew(ca.clone(), own, clock, cancel.clone()));
+        tasks.spawn(renew(ca.clone(), own, self.lead.clone(), clock, cancel.clone()));
         let (triggers, slots) = (Triggers::default(), Arc::new(Slots::default()));
         // Promises that status speaks of come before the first decision, which has to count them.
         self.stores.sessions.state().iter().for_each(|session| slots.know(session));
@@ -199,6 +199,7 @@ impl Standby {
                 gateway_url: self.options.gateway_url.clone(),
             },
         });
+        made::follow_all(tasks, &ctx, &self.clients.watches, &cancel);
         tasks.spawn(sweep(ctx.clone(), SWEEP, cancel));
         self.routing.send_replace(Some(Routes { stores: self.stores.clone(), triggers, slots, fleet }));
         // What went between the two was told to nobody.

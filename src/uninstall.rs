@@ -32,7 +32,7 @@ pub struct Options {
     #[arg(long, env = "BERTH_DEPLOYMENT", default_value = "berth-operator")]
     pub deployment: String,
     /// How long all of it may take.
-    #[arg(long, env = "BERTH_UNINSTALL_TIMEOUT", default_value = "4m", value_parser = crate::cli::duration)]
+    #[arg(long, env = "BERTH_UNINSTALL_TIMEOUT", default_value = "4m", value_parser = berth_api::Duration::read)]
     pub timeout: Duration,
     /// Give up what sessions hold that have not ended in time: their finalizer is removed, and their sessions at upstream
     /// servers may live on.

@@ -1,5 +1,7 @@
 //! One watch a kind: it fills a store and asks for looks at what a change concerns.
 
+pub mod made;
+mod pauses;
 mod prune;
 pub mod routes;
 
@@ -11,6 +13,7 @@ use kube::core::DeserializeGuard;
 use kube::runtime::reflector::{Lookup, Store, store::Writer};
 use kube::runtime::{WatchStreamExt, reflector, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
+use pauses::Pauses;
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -27,7 +30,7 @@ pub struct Stores {
     pub sessions: Store<AgentSession>,
     /// Pods of all pools.
     pub pods: Store<Pod>,
-    /// Secrets that may be used as credentials; no other Secret is ever watched.
+    /// Secrets that may be used as credentials; of no other Secret is the content watched.
     pub secrets: Store<Secret>,
 }
 
@@ -125,7 +128,7 @@ where
     K: Resource<DynamicType = ()> + Lookup<DynamicType = ()> + Clone + Send + Sync + 'static,
 {
     let store = writer.as_reader();
-    let changes = events.default_backoff().modify(prune).reflect(writer).flat_map(move |event| {
+    let changes = events.backoff(Pauses::default()).modify(prune).reflect(writer).flat_map(move |event| {
         let logged = event
             .inspect_err(|error| tracing::warn!(kind = %<K as Resource>::kind(&()), %error, "watch failed"));
         stream::iter(logged.map_or_else(|_| Vec::new(), |event| told(event, &store)))

@@ -4,8 +4,10 @@ use berth_plan::time::Moment;
 use berth_wire::{GATEWAY_URI, OPERATOR_DNS_NAME, OPERATOR_URI, server_dns_name};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
-    KeyPair, KeyUsagePurpose, SanType,
+    KeyPair, KeyUsagePurpose, PublicKeyData, SanType,
 };
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use std::time::Duration;
 
 /// Life of a CA.
@@ -70,10 +72,18 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// The CA of PEM texts.
-    pub fn from_pem(pair: &Pair) -> Result<Self, rcgen::Error> {
-        let issuer = Issuer::from_ca_cert_pem(&pair.certificate, KeyPair::from_pem(&pair.key)?)?;
-        Ok(Self { issuer })
+    /// The CA of PEM texts; or why they are none, without the texts.
+    pub fn from_pem(pair: &Pair) -> Result<Self, String> {
+        let key = KeyPair::from_pem(&pair.key).map_err(|error| format!("its key: {error}"))?;
+        let certificate = CertificateDer::from_pem_slice(pair.certificate.as_bytes())
+            .map_err(|error| format!("its certificate: {error}"))?;
+        // Nobody would trust what a foreign key signs, and rcgen does not compare them.
+        let public = key.der_bytes();
+        if !certificate.windows(public.len()).any(|part| part == public) {
+            return Err("its key is not that of its certificate".to_owned());
+        }
+        let issuer = Issuer::from_ca_cert_der(&certificate, key);
+        Ok(Self { issuer: issuer.map_err(|error| format!("its certificate: {error}"))? })
     }
 
     /// A new certificate with a new key.
@@ -139,6 +149,18 @@ mod tests {
             )
             .unwrap();
         }
+    }
+
+    #[test]
+    fn a_ca_of_parts_that_do_not_belong_together_is_refused() {
+        let (one, other) = (Pair::create(NOW).unwrap(), Pair::create(NOW).unwrap());
+        let refused = |certificate: &str, key: &str| {
+            let pair = Pair { certificate: certificate.to_owned(), key: key.to_owned() };
+            Authority::from_pem(&pair).err().unwrap()
+        };
+        assert_eq!(refused(&one.certificate, &other.key), "its key is not that of its certificate");
+        assert!(refused("text", &one.key).starts_with("its certificate: "));
+        assert!(refused(&one.certificate, "text").starts_with("its key: "));
     }
 
     #[test]

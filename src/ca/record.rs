@@ -4,6 +4,7 @@ use crate::ca::Error;
 use crate::ca::issue::Pair;
 use crate::ca::secret::{self, RENEW_AFTER, TYPE, bytes, error, moment, text};
 use crate::ca::trust::Trust;
+use crate::found_good::Version;
 use berth_api::label;
 use berth_wire::{CA_FILE, CERT_FILE, KEY_FILE};
 use k8s_openapi::api::core::v1::Secret;
@@ -33,7 +34,7 @@ pub struct Record {
     /// Whether somebody wants a new CA.
     pub asked: bool,
     /// Its resource version, which fences the next write.
-    version: Option<String>,
+    pub version: Version,
 }
 
 impl Record {
@@ -67,8 +68,8 @@ impl Record {
     }
 
     /// Makes the record. When somebody was faster, theirs is what counts.
-    pub async fn create(api: &Api<Secret>, trust: &Trust, asked: bool) -> Result<Self, Error> {
-        match api.create(&PostParams::default(), &of_trust(trust, asked)).await {
+    pub async fn create(api: &Api<Secret>, trust: &Trust) -> Result<Self, Error> {
+        match api.create(&PostParams::default(), &of_trust(trust)).await {
             Ok(created) => Self::of_secret(&created),
             Err(kube::Error::Api(status)) if status.is_already_exists() => {
                 let found = api.get(CA_SECRET).await;
@@ -80,7 +81,7 @@ impl Record {
 
     /// Writes another trust in its place, unless somebody else has written since.
     pub async fn replace(&self, api: &Api<Secret>, trust: &Trust) -> Result<Self, Error> {
-        let patch = replacement(&of_trust(trust, false), self.version.as_deref());
+        let patch = replacement(&of_trust(trust), self.version.as_deref());
         let written = api.patch(CA_SECRET, &PatchParams::default(), &Patch::Merge(patch)).await;
         Self::of_secret(&written.map_err(|source| error("write", api, CA_SECRET, source))?)
     }
@@ -92,13 +93,10 @@ pub fn still_trusted(gateway: Option<&Secret>) -> Option<String> {
     std::str::from_utf8(&bytes.0).ok().map(str::to_owned)
 }
 
-fn of_trust(trust: &Trust, asked: bool) -> Secret {
+fn of_trust(trust: &Trust) -> Secret {
     let mut files = vec![(CERT_FILE, trust.signer.certificate.clone()), (KEY_FILE, trust.signer.key.clone())];
     let mut annotations = BTreeMap::new();
     let mut note = |key: &str, value| annotations.insert(key.to_owned(), value);
-    if asked {
-        note(ROTATE, "the secret was gone".to_owned());
-    }
     if let Some(due) = trust.renew_at {
         note(RENEW_AFTER, text(due));
     }
@@ -163,11 +161,9 @@ mod tests {
         let introduced = first.after(Step::Introduce, pair("b"), NOW);
         let promoted = introduced.after(Step::Promote, pair("unused"), NOW);
         let foreign = Trust { renew_at: None, ..first.clone() };
-        for (trust, asked) in
-            [(&first, false), (&first, true), (&introduced, false), (&promoted, false), (&foreign, false)]
-        {
-            let read = Record::of_secret(&of_trust(trust, asked)).unwrap();
-            assert!(read.trust == *trust && read.asked == asked);
+        for trust in [&first, &introduced, &promoted, &foreign] {
+            let read = Record::of_secret(&of_trust(trust)).unwrap();
+            assert!(read.trust == *trust && !read.asked);
         }
         assert!(matches!(Record::of_secret(&Secret::default()), Err(Error::Unusable(_))));
     }

@@ -1,7 +1,7 @@
 //! Keeps every certificate good, and lets one CA follow another: `trust` says when, this does it.
 
 use crate::ca::issue::{Pair, Purpose};
-use crate::ca::record::Record;
+use crate::ca::record::{CA_SECRET, Record};
 use crate::ca::secret::{Wanted, is_good};
 use crate::ca::{Ca, Current, Error, Settled};
 use berth_api::label;
@@ -43,9 +43,10 @@ impl Own {
 impl Ca {
     /// One look at everything: the CA's Secret, the certificates of all parts, the own one.
     pub async fn keep(&self, own: &mut Own, now: Moment) -> Result<(), Error> {
-        let record = self.look().await?;
-        // A Secret that cannot be written holds up what needs all of them, and nothing else.
+        let record = self.look(now).await;
+        // A Secret that cannot be used or written holds up what needs all of them, and nothing else.
         let spread = self.spread(own, now).await;
+        let record = record?;
         let settled = self.state().settled.map(|settled| settled.since);
         let Some(step) = record.trust.step(record.asked, settled, now) else { return spread };
         let api = Api::namespaced(self.shared.client.clone(), &self.shared.namespace);
@@ -56,17 +57,25 @@ impl Ca {
         self.spread(own, now).await
     }
 
-    /// Reads the CA's Secret and takes up what changed there. When it is gone, it comes back as it was, so that nothing breaks,
-    /// with the wish for another CA: whoever deleted it meant that.
-    async fn look(&self) -> Result<Record, Error> {
+    /// Reads the CA's Secret and takes up what changed there. When it is gone, it comes back as it was: another CA would part
+    /// what is there from what is made later, and is to be had by asking for it.
+    async fn look(&self, now: Moment) -> Result<Record, Error> {
         let api = Api::namespaced(self.shared.client.clone(), &self.shared.namespace);
+        let look = self.good().begin(self.own_key(CA_SECRET));
         let record = if let Some(found) = Record::read(&api).await? {
             found
         } else {
-            tracing::warn!("the secret of the CA is gone: it comes back, and another CA follows");
-            Record::create(&api, &self.current().trust, true).await?
+            self.must_not_terminate(&self.shared.namespace).await?;
+            let created = Record::create(&api, &self.current().trust).await?;
+            tracing::warn!(
+                namespace = self.shared.namespace,
+                secret = CA_SECRET,
+                "the secret of the CA was gone and is written back as it was"
+            );
+            created
         };
         self.take_up(&record)?;
+        look.keep(record.version.clone(), now);
         Ok(record)
     }
 
@@ -75,8 +84,8 @@ impl Ca {
             let current = Current::new(record.trust.clone())?;
             let mut state = self.state();
             state.current = current;
-            state.good.clear();
             state.settled = None;
+            self.good().clear();
         }
         Ok(())
     }

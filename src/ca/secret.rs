@@ -2,6 +2,7 @@
 
 use crate::ca::Error;
 use crate::ca::issue::{Issued, Purpose};
+use crate::found_good::Version;
 use berth_api::label;
 use berth_plan::name;
 use berth_plan::server::build::owner;
@@ -17,6 +18,9 @@ use std::collections::BTreeMap;
 
 /// Annotation of a certificate's Secret: when it is due to be renewed.
 pub const RENEW_AFTER: &str = "berth.dev/renew-after";
+/// Labels of it.
+const LABELS: [(&str, &str); 2] =
+    [(label::MANAGED_BY, label::MANAGER), (label::ROLE, label::ROLE_CERTIFICATE)];
 /// Type of every such Secret.
 pub const TYPE: &str = "kubernetes.io/tls";
 
@@ -71,7 +75,8 @@ pub async fn read(api: &Api<Secret>, name: &str) -> Result<Option<Secret>, Error
     api.get_opt(name).await.map_err(|source| error("read", api, name, source))
 }
 
-/// Whether a certificate's Secret is complete, signed by the CA of `ca_pem` and not due.
+/// Whether a certificate's Secret is complete, signed by the CA of `ca_pem` and not due, and has the labels by which it is
+/// watched and found again.
 pub fn is_good(secret: &Secret, ca_pem: &str, now: Moment) -> bool {
     let file =
         |name: &str| secret.data.as_ref().and_then(|data| data.get(name)).map(|bytes| bytes.0.as_slice());
@@ -79,23 +84,29 @@ pub fn is_good(secret: &Secret, ca_pem: &str, now: Moment) -> bool {
         && file(CERT_FILE).is_some_and(|bytes| !bytes.is_empty())
         && file(KEY_FILE).is_some_and(|bytes| !bytes.is_empty())
         && moment(&secret.metadata, RENEW_AFTER).is_some_and(|due| now < due)
+        && LABELS.iter().all(|(label, value)| {
+            secret.metadata.labels.as_ref().and_then(|labels| labels.get(*label)).is_some_and(|v| v == value)
+        })
 }
 
-/// Writes a certificate's Secret.
-pub async fn apply(api: &Api<Secret>, wanted: &Wanted, issued: &Issued, ca_pem: &str) -> Result<(), Error> {
+/// Writes a certificate's Secret. Says as which version.
+pub async fn apply(
+    api: &Api<Secret>,
+    wanted: &Wanted,
+    issued: &Issued,
+    ca_pem: &str,
+) -> Result<Version, Error> {
     let params = PatchParams::apply(label::FIELD_MANAGER).force();
     let secret = of_certificate(wanted, issued, ca_pem);
     api.patch(&wanted.name, &params, &Patch::Apply(&secret))
         .await
-        .map(|_| ())
+        .map(|written| written.metadata.resource_version)
         .map_err(|source| error("apply", api, &wanted.name, source))
 }
 
 fn of_certificate(wanted: &Wanted, issued: &Issued, ca_pem: &str) -> Secret {
-    let mut labels = BTreeMap::from([
-        (label::MANAGED_BY.to_owned(), label::MANAGER.to_owned()),
-        (label::ROLE.to_owned(), label::ROLE_CERTIFICATE.to_owned()),
-    ]);
+    let mut labels: BTreeMap<String, String> =
+        LABELS.map(|(label, value)| (label.to_owned(), value.to_owned())).into();
     if let Some((_, uid)) = &wanted.owner {
         labels.insert(label::SERVER_UID.to_owned(), uid.clone());
     }
@@ -163,6 +174,11 @@ mod tests {
         assert!(!is_good(&secret, &ca.certificate, late));
         assert!(!is_good(&secret, &other.certificate, NOW));
         assert!(!is_good(&Secret::default(), &ca.certificate, NOW));
+        for (label, _) in LABELS {
+            let mut unlabelled = secret.clone();
+            unlabelled.metadata.labels.as_mut().unwrap().remove(label);
+            assert!(!is_good(&unlabelled, &ca.certificate, NOW), "{label}");
+        }
     }
 
     #[test]

@@ -6,11 +6,12 @@ mod end;
 mod finalizer;
 mod holdings;
 mod removed;
+mod strays;
 mod update_status;
 mod withhold;
 
 use crate::context::Context;
-use crate::controller::{requeue, status};
+use crate::controller::{requeue, status, stray};
 use crate::event;
 use berth_api::AgentSession;
 use berth_plan::session::removed::next_look as after_removal;
@@ -36,6 +37,12 @@ pub enum Error {
     /// The Event could not be posted.
     #[error(transparent)]
     Event(#[from] event::Error),
+    /// A pod that the cache does not have could not be looked for.
+    #[error(transparent)]
+    Stray(#[from] stray::Error),
+    /// A pod that holds the session is out of the operator's hands; it serves on, and nothing is decided without it.
+    #[error("{0}")]
+    Lost(String),
     /// The status could not be written.
     #[error(transparent)]
     Status(#[from] status::Error),
@@ -76,6 +83,13 @@ pub async fn reconcile(session: Arc<AgentSession>, ctx: &Context) -> Result<Acti
     // It may have begun meanwhile.
     if ctx.lead.is_shutting_down() {
         return Ok(requeue(&uid, Some(now.plus(SHUTTING_DOWN)), now));
+    }
+    let strays = strays::look(&session, ctx).await?;
+    if strays.are_coming_back {
+        return Ok(finalizer::look_again());
+    }
+    if let Some(lost) = strays.lost {
+        return Err(Error::Lost(lost));
     }
     let bindings = dereference::bindings(&session, ctx).await;
     let binds = bindings.into_iter().map(|binding| bind::bind(&session, binding, ctx, now));

@@ -26,6 +26,9 @@ pub enum ControlError {
     /// The sidecar cannot act on what it was sent, in its words; asking again changes nothing.
     #[error("the sidecar cannot act on this: {0}")]
     Invalid(String),
+    /// The sidecar obeys nobody any more, and what people have to do about it.
+    #[error("{0}")]
+    Locked(String),
     /// Nothing was sent.
     #[error("{0}")]
     Unreachable(String),
@@ -147,14 +150,20 @@ impl Fleet {
         if refusal.reason != RefusalReason::OldTerm {
             return ControlError::Refused(refusal);
         }
-        self.shared.lead.outranked(refusal.term.unwrap_or(0), pod_uid);
-        ControlError::NoAnswer(refusal.message)
+        let term = refusal.term.unwrap_or(0);
+        if self.shared.lead.outranked(term, pod_uid) {
+            return ControlError::NoAnswer(refusal.message);
+        }
+        self.note_lock(pod_uid, term);
+        ControlError::Locked(self.lock_of(pod_uid).map_or(refusal.message, |trouble| trouble.message))
     }
 
     fn counted<T>(&self, verb: Verb, answer: Result<T, ControlError>) -> Result<T, ControlError> {
         let outcome = match &answer {
             Ok(_) => Outcome::Ok,
-            Err(ControlError::Refused(_) | ControlError::Invalid(_)) => Outcome::Refused,
+            Err(ControlError::Refused(_) | ControlError::Invalid(_) | ControlError::Locked(_)) => {
+                Outcome::Refused
+            }
             Err(_) => Outcome::Error,
         };
         self.shared.metrics.control(verb, outcome);

@@ -54,6 +54,7 @@ impl Fleet {
             let sidecar = pods.get_mut(pod_uid)?;
             sidecar.reports.retain(|session, _| told.contains(session));
             sidecar.synced = true;
+            sidecar.locked = None;
             let before = std::mem::take(&mut sidecar.before);
             let missing: Vec<String> = before.difference(told).cloned().collect();
             Some((sidecar.server.clone(), sidecar.server_uid.clone(), missing))

@@ -99,7 +99,7 @@ async fn watch(State(shared): State<Arc<Shared>>) -> Response {
     Body::from_stream(all).into_response()
 }
 
-/// Refuses the session `one-too-many`, cannot act on `invalid`, takes every other.
+/// Refuses the session `one-too-many`, and `old-term` for a term that cannot be; cannot act on `invalid`, takes every other.
 async fn hold(
     State(shared): State<Arc<Shared>>,
     Path(uid): Path<String>,
@@ -109,6 +109,11 @@ async fn hold(
     if uid == "one-too-many" {
         let refusal =
             Refusal { reason: RefusalReason::Full, message: "every slot is held".into(), term: None };
+        return (http::StatusCode::CONFLICT, Json(refusal)).into_response();
+    }
+    if uid == "old-term" {
+        let refusal =
+            Refusal { reason: RefusalReason::OldTerm, message: "an old term".into(), term: Some(50_000) };
         return (http::StatusCode::CONFLICT, Json(refusal)).into_response();
     }
     if uid == "invalid" {

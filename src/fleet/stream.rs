@@ -3,6 +3,7 @@
 use crate::fleet::{ControlError, Fleet};
 use crate::metrics::{Result as Outcome, Verb};
 use axum::body::Body;
+use berth_net::backoff::Doubling;
 use berth_net::client::Target;
 use berth_net::lines::{LineError, Lines};
 use berth_wire::WatchLine;
@@ -13,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 /// How long the head of the answer may take.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// First and longest pause between attempts; each is twice the one before.
+/// First and longest pause between attempts.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 
 #[derive(Debug, thiserror::Error)]
@@ -32,7 +33,7 @@ enum StreamError {
 
 /// Follows a pod until `cancel`, beginning anew whenever the stream ends.
 pub async fn follow(fleet: Fleet, pod_uid: String, target: Target, cancel: CancellationToken) {
-    let mut pause = BACKOFF.0;
+    let mut pauses = Doubling::new(BACKOFF.0, BACKOFF.1);
     loop {
         let mut synced = false;
         let ended = tokio::select! {
@@ -45,10 +46,12 @@ pub async fn follow(fleet: Fleet, pod_uid: String, target: Target, cancel: Cance
             tracing::debug!(pod_uid, address = %target.address, %error, "stream of a sidecar is down");
         }
         // A stream that told everything was a good one, however it ended.
-        pause = if synced { BACKOFF.0 } else { (pause * 2).min(BACKOFF.1) };
+        if synced {
+            pauses.start_anew();
+        }
         tokio::select! {
             () = cancel.cancelled() => return,
-            () = tokio::time::sleep(pause) => {}
+            () = tokio::time::sleep(pauses.pause()) => {}
         }
     }
 }

@@ -136,3 +136,70 @@ async fn a_session_whose_end_was_answered_while_the_stream_was_down_was_not_lost
     assert!(!fleet.has_lost("pod", "held"));
     drop(stand);
 }
+
+#[tokio::test]
+async fn the_stream_of_a_pod_in_doubt_stays_while_sessions_are_there_and_they_are_looked_at() {
+    let (ctx, _stand) = stage("127.0.77.10").await;
+    ctx.slots.know(&session("held"));
+    let mut looks = Box::pin(ctx.triggers.sessions.stream());
+    ctx.fleet.doubt(&pod("127.0.77.10"));
+    assert_eq!(looks.next().await.unwrap().name, "held");
+    assert!(ctx.fleet.is_reachable("pod") && !ctx.fleet.is_gone("pod"));
+    assert_eq!(ctx.fleet.take_doubted("server"), [("pod".to_owned(), "everything-x-0".to_owned())]);
+    assert_eq!(ctx.fleet.take_doubted("server"), [], "taken out");
+    ctx.fleet.gone("pod");
+    assert!(!ctx.fleet.is_reachable("pod") && ctx.fleet.is_gone("pod"));
+    assert_eq!(looks.next().await.unwrap().name, "held");
+}
+
+#[tokio::test]
+async fn the_stream_of_a_pod_in_doubt_that_held_nothing_ends() {
+    let (ctx, _) = fixture::context(|_| fixture::failure(404, "NotFound", "no")).await;
+    let _stand = Stand::start(&ctx.ca, "127.0.77.11", vec![]).await;
+    ctx.fleet.follow(&pod("127.0.77.11"));
+    ctx.fleet.doubt(&pod("127.0.77.11"));
+    assert!(!ctx.fleet.is_reachable("pod"));
+    assert_eq!(ctx.fleet.take_doubted("server").len(), 1, "it may be there all the same");
+}
+
+#[tokio::test]
+async fn a_sidecar_that_refuses_every_operator_is_known_until_it_answers() {
+    let (ctx, stand) = stage("127.0.77.12").await;
+    let mut looks = Box::pin(ctx.triggers.servers.stream());
+    assert_eq!(ctx.fleet.lock_of("pod"), None);
+    let refused = ctx.fleet.put("pod", &spec("old-term")).await;
+    assert!(
+        matches!(&refused, Err(ControlError::Locked(text)) if text.ends_with("delete pod \"everything-x-0\"")),
+        "{refused:?}"
+    );
+    assert_eq!(looks.next().await.unwrap().name, "everything");
+    assert!(ctx.fleet.lock_of("pod").unwrap().message.contains("50000"));
+    stand.lines.send("end".into()).unwrap();
+    let fleet = ctx.fleet.clone();
+    until("answered", || fleet.lock_of("pod").is_none()).await;
+}
+
+#[tokio::test]
+async fn an_end_that_was_confirmed_is_known_after_its_pod_is_gone_until_the_session_is() {
+    let (ctx, stand) = stage("127.0.77.32").await;
+    for uid in ["held", "lives"] {
+        ctx.slots.know(&session(uid));
+    }
+    let report = berth_wire::SessionReport { end: Some(over()), ..report("held", SessionState::Ended) };
+    stand.say(&WatchLine::Session(report));
+    stand.say(&WatchLine::Session(crate::fleet::stand::report("lives", SessionState::Idle)));
+    let fleet = ctx.fleet.clone();
+    until("told", || !fleet.reports_of("lives").is_empty()).await;
+    ctx.fleet.drop_pod("pod");
+    let known = ctx.fleet.reports_of("held");
+    let known = known.first().unwrap();
+    assert_eq!((known.pod.as_str(), known.report.end), ("pod", Some(over())));
+    assert!(ctx.fleet.reports_of("lives").is_empty(), "it did not end there");
+    ctx.fleet.forget("held");
+    assert!(ctx.fleet.reports_of("held").is_empty());
+}
+
+fn over() -> EndReport {
+    use berth_wire::Outcome::Confirmed;
+    EndReport { phase: EndPhase::Ended, drain: Confirmed, close: Confirmed, remove: Confirmed }
+}

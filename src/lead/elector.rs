@@ -5,7 +5,7 @@ use crate::context::Clock;
 use crate::lead::{Lead, Times};
 use crate::uninstall::mark;
 use berth_api::label::{LEADER_ADDRESS, LEADER_LEASE};
-use berth_plan::lead::{Seen, Turn, turn};
+use berth_plan::lead::{LONGEST, Seen, Turn, patience, turn};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
@@ -44,13 +44,19 @@ enum Step {
     Again,
 }
 
-/// When the Lease was first seen at its present version.
-type Version = Option<(String, Instant)>;
+/// What was seen of the Lease so far.
+#[derive(Default)]
+struct Version {
+    /// Its present version, and when that was first seen.
+    current: Option<(String, Instant)>,
+    /// A holder, and the last duration that it can have written itself.
+    known: Option<(String, Duration)>,
+}
 
 impl Elector {
     /// Runs for the Lease and keeps it, until it is lost or `cancel`, when it is given back.
     pub async fn run(self, cancel: CancellationToken) -> &'static str {
-        let mut version = None;
+        let mut version = Version::default();
         tracing::info!(identity = self.identity, "running for the lease; whoever holds it leads until then");
         while !cancel.is_cancelled() {
             let pause = self.round(&mut version).await;
@@ -104,7 +110,7 @@ impl Elector {
 
     async fn step(&self, version: &mut Version) -> Result<Step, kube::Error> {
         let found = self.api.get_opt(LEADER_LEASE).await?;
-        let seen = found.as_ref().map(|lease| seen(lease, version));
+        let seen = found.as_ref().map(|lease| seen(lease, version, self.times.duration));
         self.lead.set_shutting_down(
             found.as_ref().is_some_and(|lease| mark::is_in_force(lease, Clock::SYSTEM.now())),
         );
@@ -166,24 +172,36 @@ impl Elector {
     }
 }
 
-fn seen<'a>(lease: &'a Lease, version: &mut Version) -> Seen<'a> {
-    let current = lease.resource_version().unwrap_or_default();
-    let now = Instant::now();
-    let since = match version {
+/// What `lease` says now; `ours` is the duration of this process.
+fn seen<'a>(lease: &'a Lease, version: &mut Version, ours: Duration) -> Seen<'a> {
+    let spec = lease.spec.as_ref();
+    let number = |number: Option<i32>| u64::try_from(number.unwrap_or(0)).unwrap_or(0);
+    let holder = spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
+    let written = Duration::from_secs(number(spec.and_then(|spec| spec.lease_duration_seconds)));
+    if written <= LONGEST {
+        version.known = Some((holder.to_owned(), written));
+    }
+    let known = version.known.as_ref().filter(|(known, _)| known == holder).map(|(_, duration)| *duration);
+    let duration = patience(written, known, ours);
+    let (current, now) = (lease.resource_version().unwrap_or_default(), Instant::now());
+    let since = match &version.current {
         Some((held, since)) if *held == current => *since,
         _ => {
-            *version = Some((current, now));
+            if written > LONGEST {
+                let (written_seconds, waited_seconds) = (written.as_secs(), duration.as_secs());
+                tracing::warn!(
+                    holder,
+                    written_seconds,
+                    waited_seconds,
+                    "the lease says leaseDurationSeconds that no operator writes; its holder is waited for no longer than it leads"
+                );
+            }
+            version.current = Some((current, now));
             now
         }
     };
-    let spec = lease.spec.as_ref();
-    let number = |number: Option<i32>| u64::try_from(number.unwrap_or(0)).unwrap_or(0);
-    Seen {
-        holder: spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default(),
-        transitions: number(spec.and_then(|spec| spec.lease_transitions)),
-        duration: Duration::from_secs(number(spec.and_then(|spec| spec.lease_duration_seconds))),
-        unchanged: now - since,
-    }
+    let transitions = number(spec.and_then(|spec| spec.lease_transitions));
+    Seen { holder, transitions, duration, unchanged: now - since }
 }
 
 #[cfg(test)]

@@ -5,9 +5,9 @@
 //! the sessions of that namespace before it goes, for at most 50 seconds. Sessions of other namespaces are not touched: their
 //! finalizer stays until an operator runs again.
 
+use crate::namespace::is_terminating;
 use crate::uninstall::POLL;
 use berth_api::AgentSession;
-use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{DeleteParams, ListParams};
 use kube::core::PartialObjectMeta;
 use kube::{Api, Client, ResourceExt};
@@ -27,7 +27,7 @@ pub fn may_end(asked: CancellationToken, client: Client, namespace: String) -> C
     let ended = token.clone().drop_guard();
     tokio::spawn(async move {
         asked.cancelled().await;
-        if is_terminating(&client, &namespace).await {
+        if timeout(CALL, is_terminating(&namespace, &client)).await == Ok(true) {
             tracing::info!(
                 namespace,
                 "the operator's own namespace is being deleted: sessions in it end first"
@@ -38,12 +38,6 @@ pub fn may_end(asked: CancellationToken, client: Client, namespace: String) -> C
         drop(ended);
     });
     token
-}
-
-async fn is_terminating(client: &Client, namespace: &str) -> bool {
-    let api = Api::<Namespace>::all(client.clone());
-    let found = timeout(CALL, api.get_metadata(namespace)).await;
-    found.is_ok_and(|found| found.is_ok_and(|found| found.metadata.deletion_timestamp.is_some()))
 }
 
 /// Deletes the sessions of a namespace, which the leading operator then ends, and waits for it. Says how many are left.

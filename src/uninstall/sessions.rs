@@ -2,11 +2,12 @@
 
 use crate::api_error;
 use crate::name_some::name_some;
+use crate::pages;
 use crate::uninstall::{Options, again, say};
 use berth_api::label::SESSION_FINALIZER;
 use berth_api::{AgentSession, EndReason};
 use futures::{StreamExt, stream};
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::core::PartialObjectMeta;
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
@@ -17,8 +18,6 @@ use tokio::time::Instant;
 
 /// Sessions that are told to end at once.
 const AT_ONCE: usize = 8;
-/// Objects listed in one request.
-const PAGE: u32 = 500;
 /// How long objects without a finalizer may take to go.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
 /// What clears the finalizers of sessions that nobody will end.
@@ -208,19 +207,10 @@ async fn listed(client: &Client) -> Result<Vec<Session>, Left> {
 
 /// All sessions.
 async fn list(client: &Client) -> kube::Result<Vec<Session>> {
-    let api = Api::<AgentSession>::all(client.clone());
-    let (mut all, mut params) = (Vec::new(), ListParams::default().limit(PAGE));
-    loop {
-        let page = match api.list_metadata(&params).await {
-            // The kind itself is gone, and every session with it.
-            Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(all),
-            page => page?,
-        };
-        all.extend(page.items);
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params.continue_token = Some(token),
-            None => return Ok(all),
-        }
+    match pages::metadata(&Api::<AgentSession>::all(client.clone())).await {
+        // The kind itself is gone, and every session with it.
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(Vec::new()),
+        listed => listed,
     }
 }
 

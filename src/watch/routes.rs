@@ -65,7 +65,11 @@ impl Routes {
         match (change, pod.uid()) {
             (Change::Seen(_), _) => self.fleet.follow(pod),
             (Change::Gone(_), Some(uid)) => {
-                self.fleet.drop_pod(&uid);
+                // One that was not seen on its way out may be there still, without the labels that the watch selects by.
+                match pod.metadata.deletion_timestamp {
+                    Some(_) => self.fleet.gone(&uid),
+                    None => self.fleet.doubt(pod),
+                }
                 self.slots.pod_gone(&uid);
             }
             (Change::Gone(_), None) => {}
@@ -181,5 +185,44 @@ mod tests {
         }
         routes.secret(&Change::Seen(secret("unused")));
         assert_eq!((fired(&ctx.triggers.sessions), fired(&ctx.triggers.servers)), Default::default());
+    }
+
+    #[tokio::test]
+    async fn a_server_that_goes_concerns_all_its_sessions_at_once_and_one_whose_status_changes_none() {
+        let (ctx, _) = context(|_| failure(404, "NotFound", "no")).await;
+        let mut stores = ctx.stores.clone();
+        stores.sessions = store_of(vec![
+            session("demo", "of-it", "gone", None),
+            session("demo", "of-another", "own", None),
+            session("elsewhere", "of-its-namesake", "gone", None),
+        ]);
+        let (triggers, slots, fleet) = (ctx.triggers.clone(), ctx.slots.clone(), ctx.fleet.clone());
+        let (routes, mut seen) = (Routes { stores, triggers, slots, fleet }, HashMap::new());
+        let mut server = server("gone", &json!({}));
+        routes.server(&Change::Seen(Arc::new(server.clone())), &mut seen);
+        fired(&ctx.triggers.sessions);
+        routes.server(&Change::Seen(Arc::new(server.clone())), &mut seen);
+        assert_eq!(fired(&ctx.triggers.sessions), names([]));
+        // A deletion that waits for the pods: the API server counts the generation up with it.
+        server.metadata.generation = server.metadata.generation.map_or(Some(1), |held| Some(held + 1));
+        for change in [Change::Seen(Arc::new(server.clone())), Change::Gone(Arc::new(server))] {
+            routes.server(&change, &mut seen);
+            assert_eq!(fired(&ctx.triggers.sessions), names(["demo/of-it"]));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_leaves_the_cache_is_gone_only_if_it_was_seen_to_end() {
+        let (ctx, _) = context(|_| failure(404, "NotFound", "no")).await;
+        let (stores, triggers) = (ctx.stores.clone(), ctx.triggers.clone());
+        let routes = Routes { stores, triggers, slots: ctx.slots.clone(), fleet: ctx.fleet.clone() };
+        let mut pod = crate::fleet::stand::pod("127.0.83.1");
+        routes.pod(&Change::Gone(Arc::new(pod.clone())));
+        assert!(!ctx.fleet.is_gone("pod"));
+        assert_eq!(ctx.fleet.take_doubted("server"), [("pod".to_owned(), "everything-x-0".to_owned())]);
+        pod.metadata.deletion_timestamp = deleted_session(&json!({})).metadata.deletion_timestamp;
+        routes.pod(&Change::Gone(Arc::new(pod)));
+        assert!(ctx.fleet.is_gone("pod") && ctx.fleet.take_doubted("server").is_empty());
+        assert_eq!(fired(&ctx.triggers.servers), names(["demo/everything"]));
     }
 }

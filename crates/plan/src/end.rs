@@ -67,7 +67,7 @@ impl Holding {
     pub fn is_over(&self) -> bool {
         match &self.state {
             State::Answered(report) => report.phase == EndPhase::Ended,
-            State::Gone => true,
+            State::Gone | State::Stray => true,
             State::Unasked | State::Silent => false,
         }
     }
@@ -88,6 +88,8 @@ pub enum State {
     Answered(EndReport),
     /// The sidecar was asked and gave no answer.
     Silent,
+    /// The pod exists, the operator has no hold on it any more, and its sidecar cannot be asked.
+    Stray,
     /// The pod is gone, and what became of the session there cannot be learnt any more.
     Gone,
 }
@@ -172,13 +174,28 @@ pub fn is_unheard(pod: &Pod, synced: bool) -> bool {
     !synced && PoolPod::read(pod, Occupancy::default()).life == Life::Ready
 }
 
+/// What the operator knows of a pod.
+#[derive(Clone, Copy, Debug)]
+pub enum Known<'a> {
+    /// It is in the cache.
+    Pod(&'a Pod),
+    /// It is not, and exists all the same; `reachable` is whether its sidecar's address is known.
+    Stray {
+        /// Whether its sidecar can be asked.
+        reachable: bool,
+    },
+    /// It does not exist.
+    Gone,
+}
+
 /// What is known of the end in a pod before its sidecar is asked: `ended` is what its stream told.
-pub fn first_state(pod: Option<&Pod>, ended: Option<EndReport>) -> State {
-    let runs = pod.is_some_and(|pod| PoolPod::read(pod, Occupancy::default()).life != Life::Dead);
-    match ended {
-        Some(report) if report.phase == EndPhase::Ended => State::Answered(report),
-        _ if runs => State::Unasked,
-        _ => State::Gone,
+pub fn first_state(pod: Known<'_>, ended: Option<EndReport>) -> State {
+    match (ended, pod) {
+        (Some(report), _) if report.phase == EndPhase::Ended => State::Answered(report),
+        (_, Known::Pod(pod)) if PoolPod::read(pod, Occupancy::default()).life != Life::Dead => State::Unasked,
+        (_, Known::Stray { reachable: true }) => State::Unasked,
+        (_, Known::Stray { reachable: false }) => State::Stray,
+        (_, Known::Pod(_) | Known::Gone) => State::Gone,
     }
 }
 

@@ -12,7 +12,7 @@ pub struct Seen<'a> {
     pub holder: &'a str,
     /// How often it has changed hands: the term.
     pub transitions: u64,
-    /// How long its holder may go without renewing it.
+    /// How long it has to stand still before its holder's term is over: see [`patience`].
     pub duration: Duration,
     /// How long its resource version has not changed, by our own clock.
     pub unchanged: Duration,
@@ -32,6 +32,24 @@ pub enum Turn {
 
 /// The first term: zero is what a sidecar has seen that nobody has talked to.
 const FIRST_TERM: u64 = 1;
+
+/// The longest term that an operator takes: the most that `--lease-duration` accepts, in every version.
+pub const LONGEST: Duration = Duration::from_mins(5);
+
+/// How long somebody else's Lease has to stand still before its holder's term is over. `written` is the duration that the Lease
+/// says, `known` the last one up to [`LONGEST`] that it said under this very holder, `ours` that of this process.
+///
+/// A holder writes its own duration each time that it renews, and by its own clock stops before that much has passed since the
+/// last renewal. To wait for what it wrote is therefore safe whatever its version or flags, and a process never changes its
+/// duration. What is written can be wrong in two ways, both by another hand, and only until the holder renews:
+/// - Longer than any operator takes: the holder's own is what it said before, else at most [`LONGEST`]. Else a holder that is
+///   dead would be waited for as long as somebody pleased.
+/// - Shorter than the holder's: nobody is waited for less than for one that is like ourselves, since operators of one
+///   install have the same duration but in the middle of an upgrade that changes it.
+pub fn patience(written: Duration, known: Option<Duration>, ours: Duration) -> Duration {
+    let own = if written <= LONGEST { written } else { known.unwrap_or(LONGEST) };
+    own.max(ours)
+}
 
 /// What the process `me`, of the pod `pod`, does with the Lease; `seen` is nothing when there is none. The term
 /// that it holds is greater than `above`, which sidecars have told of or it held before.
@@ -81,6 +99,29 @@ mod tests {
         ];
         for (seen, wanted) in rows {
             assert_eq!(turn(&me, "op-a", seen, 0), wanted, "{seen:?}");
+        }
+    }
+
+    #[test]
+    fn a_holder_is_waited_for_as_long_as_it_leads_and_never_as_long_as_another_hand_says() {
+        let secs = Duration::from_secs;
+        let rows = [
+            (15, None, 15),
+            // One of another version or other flags, up to the longest there is.
+            (60, Some(60), 60),
+            (300, None, 300),
+            // Nobody is taken for over sooner than one like ourselves would be.
+            (0, None, 15),
+            (5, Some(15), 15),
+            // What no operator writes.
+            (301, None, 300),
+            (86_400, None, 300),
+            (86_400, Some(60), 60),
+            (86_400, Some(5), 15),
+        ];
+        for (written, known, wanted) in rows {
+            let waited = patience(secs(written), known.map(secs), secs(15));
+            assert_eq!(waited, secs(wanted), "{written} {known:?}");
         }
     }
 

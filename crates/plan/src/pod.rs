@@ -62,6 +62,16 @@ pub struct Trouble {
     pub message: String,
 }
 
+impl Trouble {
+    /// The sidecar of `pod` has seen the term of an operator that there cannot have been, and refuses every other one.
+    pub fn locked(pod: &str, term: u64) -> Self {
+        let message = format!(
+            "pod {pod:?} refuses every operator, since its sidecar has seen the term {term}, far above what the Lease has had; delete pod {pod:?}"
+        );
+        Self { reason: Reason::PoolStarting, message }
+    }
+}
+
 /// Who holds the slots of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Occupancy {

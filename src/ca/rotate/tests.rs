@@ -1,6 +1,7 @@
 use super::*;
 use crate::ca::record::{CA_SECRET, ROTATE};
-use crate::ca::{GATEWAY_SECRET, Server};
+use crate::ca::{GATEWAY_SECRET, Server, secret as of_secret};
+use crate::found_good::Key;
 use crate::memory_api::MemoryApi;
 use axum::body::Body;
 use axum::{Router, routing::get};
@@ -154,15 +155,93 @@ async fn an_idle_system_writes_nothing() {
 }
 
 #[tokio::test]
-async fn a_secret_that_was_deleted_comes_back_and_another_ca_follows() {
+async fn a_ca_whose_secret_was_deleted_comes_back_as_it_was() {
     let api = MemoryApi::default();
     let (ca, mut own) = stage(&api).await;
-    let before = secret(&api, &at(CA_SECRET)).data.unwrap();
+    for rotating in [false, true] {
+        if rotating {
+            ask(&api);
+            ca.keep(&mut own, hours(0)).await.unwrap();
+        }
+        let before = secret(&api, &at(CA_SECRET));
+        assert_eq!(before.data.as_ref().unwrap().contains_key("next.crt"), rotating);
+        api.remove(&at(CA_SECRET));
+        api.writes();
+        ca.keep(&mut own, hours(0)).await.unwrap();
+        assert_eq!(api.writes(), ["POST /api/v1/namespaces/berth/secrets"]);
+        let back = secret(&api, &at(CA_SECRET));
+        assert_eq!((back.data, back.metadata.annotations), (before.data, before.metadata.annotations));
+    }
+}
+
+#[tokio::test]
+async fn a_secret_of_the_ca_that_cannot_be_used_is_told_and_the_one_in_memory_goes_on() {
+    let api = MemoryApi::default();
+    let (ca, mut own) = stage(&api).await;
+    let good = api.get(&at(CA_SECRET)).unwrap();
+    let other = json!(of_secret::bytes([(KEY_FILE, Pair::create(now()).unwrap().key)]));
+    for (file, value) in
+        [(CERT_FILE, json!("bm8=")), (KEY_FILE, other[KEY_FILE].clone()), (KEY_FILE, Value::Null)]
+    {
+        let mut broken = good.clone();
+        broken["data"][file] = value;
+        api.put(&at(CA_SECRET), broken.clone());
+        api.remove(&at(GATEWAY_SECRET));
+        ca.good().changed(&ca.own_secrets()[1], None);
+        api.writes();
+        let error = ca.keep(&mut own, hours(0)).await.unwrap_err();
+        assert!(matches!(error, Error::Unusable(_)), "{error}");
+        let said = error.to_string();
+        assert!(said.contains("\"berth-ca\"") && said.contains("delete it"), "{said}");
+        assert_eq!(api.writes(), [format!("PATCH {}", at(GATEWAY_SECRET))], "the rest is seen to");
+        assert_eq!(trusted(&api, &at(GATEWAY_SECRET)), 1);
+    }
     api.remove(&at(CA_SECRET));
     ca.keep(&mut own, hours(0)).await.unwrap();
-    let back = secret(&api, &at(CA_SECRET)).data.unwrap();
-    assert_eq!(back[CERT_FILE], before[CERT_FILE]);
-    assert!(back.contains_key("next.crt"), "introduced in the same look");
+    assert_eq!(api.get(&at(CA_SECRET)).unwrap()["data"], good["data"]);
+}
+
+#[tokio::test]
+async fn what_is_told_to_have_gone_is_made_again_once_and_what_the_operator_wrote_is_no_news() {
+    let api = MemoryApi::default();
+    let (ca, mut own) = stage(&api).await;
+    let [own_ca, gateway] = ca.own_secrets();
+    let version =
+        |path: &str| api.get(path).unwrap()["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+    for (key, path) in [(&own_ca, at(CA_SECRET)), (&gateway, at(GATEWAY_SECRET))] {
+        assert!(!ca.good().changed(key, Some(&version(&path))), "as it was made: {path}");
+        api.remove(&path);
+        api.writes();
+        assert!(ca.good().changed(key, None));
+        ca.keep(&mut own, hours(0)).await.unwrap();
+        assert_eq!(api.writes().len(), 1, "{path}");
+        assert!(!ca.good().changed(key, Some(&version(&path))), "as it was made again: {path}");
+        ca.keep(&mut own, hours(0)).await.unwrap();
+        assert!(api.writes().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_made_again_in_a_namespace_that_is_being_deleted() {
+    let api = MemoryApi::default();
+    let (ca, mut own) = stage(&api).await;
+    for namespace in ["berth", "demo"] {
+        let metadata =
+            json!({"name": namespace, "finalizers": ["x"], "deletionTimestamp": "2026-01-01T00:00:00Z"});
+        api.put(&format!("/api/v1/namespaces/{namespace}"), json!({"metadata": metadata}));
+    }
+    let server = Server { namespace: "demo", name: "everything", uid: "0a1b" };
+    let certificate = certificate_path(&api);
+    let name = certificate.rsplit('/').next().unwrap().to_owned();
+    for path in [&at(CA_SECRET), &at(GATEWAY_SECRET), &certificate] {
+        api.remove(path);
+    }
+    ca.good().changed(&ca.own_secrets()[1], None);
+    ca.good().changed(&Key { namespace: "demo".into(), name }, None);
+    api.writes();
+    assert!(ca.keep(&mut own, hours(0)).await.unwrap_err().is_terminating_namespace());
+    assert!(ca.ensure_server(server, hours(0)).await.unwrap_err().is_terminating_namespace());
+    assert!(api.writes().is_empty());
 }
 
 #[tokio::test]

@@ -95,6 +95,7 @@ pub fn pool_pods(namespace: &str, server_uid: &str, ctx: &Context, book: &Book) 
         let uid = pod.uid().unwrap_or_default();
         let occupancy = ctx.fleet.occupancy(&uid, promised.remove(uid.as_str()).unwrap_or_default());
         let mut read = PoolPod::read(&pod, occupancy);
+        read.trouble = ctx.fleet.lock_of(&uid).or(read.trouble);
         if book.is_condemned(&uid) {
             read.life = Life::Terminating;
         }
@@ -115,23 +116,35 @@ pub fn claims(namespace: &str, server: &McpServer, ctx: &Context, book: &Book) -
     };
     let claim = |session: Arc<AgentSession>| {
         let uid = session.uid().unwrap_or_default();
-        let pod = book.promise_of(&uid, &server_uid).map(|promise| promise.pod.clone());
+        let promised = book.promise_of(&uid, &server_uid).map(|promise| promise.pod.clone());
+        let (held, over) =
+            if promised.is_none() { reported(&uid, &server_uid, ctx) } else { (None, Vec::new()) };
+        // A slot of which only the sidecar tells: whoever gave it died before that was written.
+        let pod = promised.or(held);
         if pod.is_none() && !has_credential(&session, server, ctx) {
             return None;
         }
-        let over =
-            |reported: &Reported| matches!(reported.report.state, SessionState::Ending | SessionState::Ended);
-        // Only a session that waits for a slot can be shut out.
-        let reports = if pod.is_none() { ctx.fleet.reports_of(&uid) } else { Vec::new() };
         Some(Claim {
+            // Only a session that waits for a slot can be shut out.
+            barred: if pod.is_none() { over } else { Vec::new() },
             pod,
-            barred: reports.into_iter().filter(over).map(|reported| reported.pod).collect(),
             session: uid,
             subject: session.spec.subject.clone(),
             created: session.metadata.creation_timestamp.as_ref().map_or(Moment(0), Moment::from_api),
         })
     };
     ctx.stores.sessions.state_filter(names).into_iter().filter_map(claim).collect()
+}
+
+/// What sidecars of a server tell of a session: the pod that holds it, and those where it has ended or ends.
+fn reported(session_uid: &str, server_uid: &str, ctx: &Context) -> (Option<String>, Vec<String>) {
+    let over =
+        |reported: &Reported| matches!(reported.report.state, SessionState::Ending | SessionState::Ended);
+    let reports = ctx.fleet.reports_of(session_uid).into_iter();
+    let (over, held): (Vec<_>, Vec<_>) =
+        reports.filter(|reported| reported.server_uid == server_uid).partition(over);
+    let held = held.into_iter().map(|reported| reported.pod).next();
+    (held, over.into_iter().map(|reported| reported.pod).collect())
 }
 
 /// Whether a session has the credential of its own that a server may ask for. A Secret that is not in the store is none,
@@ -155,6 +168,7 @@ fn has_credential(session: &AgentSession, server: &McpServer, ctx: &Context) -> 
 mod tests {
     use super::*;
     use crate::fixture::{context, deleted_session, failure, server, store_of};
+    use crate::fleet::stand::{Stand, pod, report, until};
     use k8s_openapi::ByteString;
     use serde_json::json;
 
@@ -198,6 +212,40 @@ mod tests {
         let own = json!({"auth": {"type": "Session", "session": {}}});
         assert_eq!(claimed(&server("everything", &own)), ["has-it", "holds-a-slot"]);
         assert_eq!(claimed(&server("everything", &json!({}))).len(), 5, "who sends none needs none");
+    }
+
+    #[tokio::test]
+    async fn a_slot_of_which_only_a_sidecar_tells_is_held() {
+        let (mut ctx, _) = context(|_| failure(404, "NotFound", "no")).await;
+        ctx.stores.sessions =
+            store_of(vec![session("taken", None), session("ended", None), session("waits", None)]);
+        let told = vec![report("taken", SessionState::Idle), report("ended", SessionState::Ended)];
+        let _stand = Stand::start(&ctx.ca, "127.0.77.31", told).await;
+        for uid in ["taken", "ended", "waits"] {
+            ctx.slots.know(&session(uid, None));
+        }
+        ctx.fleet.follow(&pod("127.0.77.31"));
+        until("synced", || ctx.fleet.is_synced("pod")).await;
+        let claimed = |of: &McpServer| {
+            let mut claims = ctx.slots.with(|book| claims("demo", of, &ctx, book));
+            claims.sort_by(|one, other| one.session.cmp(&other.session));
+            let told = |claim: Claim| (claim.session, claim.pod, claim.barred);
+            claims.into_iter().map(told).collect::<Vec<_>>()
+        };
+        let (pod, none) = (|| "pod".to_owned(), Vec::<String>::new);
+        let (taken, ended, waits) = ("taken".to_owned(), "ended".to_owned(), "waits".to_owned());
+        assert_eq!(
+            claimed(&server("everything", &json!({}))),
+            [
+                (ended.clone(), None, vec![pod()]),
+                (taken.clone(), Some(pod()), none()),
+                (waits.clone(), None, none())
+            ]
+        );
+        // What another server of that name held once is no slot of this one.
+        let mut anew = server("everything", &json!({}));
+        anew.metadata.uid = Some("anew".into());
+        assert_eq!(claimed(&anew), [(ended, None, none()), (taken, None, none()), (waits, None, none())]);
     }
 
     #[tokio::test]

@@ -1,6 +1,7 @@
 //! Keeps the network policy of each server's pool.
 
-use crate::api_error;
+use crate::found_good::{FoundGood, Key};
+use crate::{api_error, namespace};
 use berth_api::label;
 use berth_plan::server::network::{Callers, is_current};
 use berth_plan::server::validate::ValidServer;
@@ -9,26 +10,32 @@ use berth_plan::{name, server::network};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
-
-/// How long a policy that was found right is not looked at again.
-const TRUST: Duration = Duration::from_mins(10);
 
 /// A policy could not be kept.
 #[derive(Debug, thiserror::Error)]
-#[error("failed to {verb} network policy {policy:?}: {}", api_error::text(source))]
-pub struct Error {
-    verb: &'static str,
-    policy: String,
-    source: Box<kube::Error>,
+pub enum Error {
+    /// It could not be read or written.
+    #[error("failed to {verb} network policy {policy:?}: {}", api_error::text(source))]
+    Api {
+        /// What was tried.
+        verb: &'static str,
+        /// Name of the policy.
+        policy: String,
+        /// What the API server said.
+        source: Box<kube::Error>,
+    },
+    /// Nothing is made in a namespace that is being deleted.
+    #[error("namespace {0:?} is being deleted")]
+    Terminating(String),
 }
 
 impl Error {
     /// Whether nothing can be made in the namespace any more, as it is being deleted.
     pub fn is_terminating_namespace(&self) -> bool {
-        api_error::is_terminating_namespace(&self.source)
+        match self {
+            Self::Terminating(_) => true,
+            Self::Api { source, .. } => api_error::is_terminating_namespace(source),
+        }
     }
 }
 
@@ -36,58 +43,64 @@ impl Error {
 pub struct Policies {
     /// Who may reach sidecars; nothing when policies are not wanted.
     callers: Option<Callers>,
-    /// When the policy of each server, by UID, was last found right.
-    good: Mutex<HashMap<String, Moment>>,
+    /// Those that were found right.
+    good: FoundGood,
 }
 
 impl Policies {
     /// Policies that let `callers` in; without them there shall be none.
     pub fn new(callers: Option<Callers>) -> Self {
-        Self { callers, good: Mutex::default() }
+        Self { callers, good: FoundGood::default() }
+    }
+
+    /// The policies that were found right, if any are wanted.
+    pub fn good(&self) -> Option<&FoundGood> {
+        self.callers.as_ref().map(|_| &self.good)
     }
 
     /// Sees to it that the policy of a server is there and right, or that there is none when none is wanted.
     pub async fn ensure(&self, server: &ValidServer, client: &Client, now: Moment) -> Result<(), Error> {
-        let uid = &server.key.uid;
-        if self.book(|good| good.get(uid).is_some_and(|seen| seen.plus(TRUST) > now)) {
+        let name = name::network_policy(&server.key.name, &server.key.uid);
+        let key = Key { namespace: server.namespace.clone(), name: name.clone() };
+        if self.good.trusts(&key, now) {
             return Ok(());
         }
-        let name = name::network_policy(&server.key.name, uid);
+        let look = self.good.begin(key);
         let api: Api<NetworkPolicy> = Api::namespaced(client.clone(), &server.namespace);
         let failed = |verb| {
             let policy = name.clone();
-            move |source| Error { verb, policy, source: Box::new(source) }
+            move |source| Error::Api { verb, policy, source: Box::new(source) }
         };
         let found = api.get_opt(&name).await.map_err(failed("read"))?;
-        match &self.callers {
-            Some(callers) => {
-                let wanted = network::network_policy(&server.namespace, &server.key, callers);
-                if !found.is_some_and(|found| is_current(&found, &wanted)) {
-                    let params = PatchParams::apply(label::FIELD_MANAGER).force();
-                    api.patch(&name, &params, &Patch::Apply(&wanted)).await.map_err(failed("apply"))?;
-                    tracing::info!(namespace = server.namespace, policy = name, "network policy applied");
+        let wanted = self
+            .callers
+            .as_ref()
+            .map(|callers| network::network_policy(&server.namespace, &server.key, callers));
+        let held = match (wanted, found) {
+            (Some(wanted), Some(found)) if is_current(&found, &wanted) => Some(found),
+            (Some(wanted), _) => {
+                if namespace::is_terminating(&server.namespace, client).await {
+                    return Err(Error::Terminating(server.namespace.clone()));
                 }
+                let params = PatchParams::apply(label::FIELD_MANAGER).force();
+                let applied = api.patch(&name, &params, &Patch::Apply(&wanted)).await;
+                let applied = applied.map_err(failed("apply"))?;
+                tracing::info!(namespace = server.namespace, policy = name, "network policy applied");
+                Some(applied)
             }
-            None if found.as_ref().is_some_and(is_ours) => {
+            (None, Some(found)) if is_ours(&found) => {
                 match api.delete(&name, &DeleteParams::default()).await {
                     Err(error) if !api_error::is_outdated(&error) => return Err(failed("delete")(error)),
                     _ => {
                         tracing::info!(namespace = server.namespace, policy = name, "network policy deleted");
                     }
                 }
+                None
             }
-            None => {}
-        }
-        self.book(|good| {
-            // One of servers that are gone is cleared here.
-            good.retain(|_, seen| seen.plus(TRUST) > now);
-            good.insert(uid.clone(), now);
-        });
+            (None, found) => found,
+        };
+        look.keep(held.and_then(|held| held.metadata.resource_version), now);
         Ok(())
-    }
-
-    fn book<T>(&self, step: impl FnOnce(&mut HashMap<String, Moment>) -> T) -> T {
-        step(&mut self.good.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -99,6 +112,7 @@ fn is_ours(policy: &NetworkPolicy) -> bool {
 mod tests {
     use super::*;
     use crate::fixture;
+    use crate::found_good::TRUST;
     use crate::memory_api::MemoryApi;
     use berth_plan::server::validate::{SecretState, validate};
     use serde_json::json;
@@ -136,6 +150,44 @@ mod tests {
         // Another release, or other labels of the pods: a process that begins anew sets all right.
         Policies::new(Some(callers("other"))).ensure(&server(), &api.client(), NOW).await.unwrap();
         assert_eq!(api.writes().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_policy_that_is_told_to_have_gone_or_changed_is_set_right_once() {
+        let api = MemoryApi::default();
+        let policies = Policies::new(Some(callers("berth")));
+        let look = async || policies.ensure(&server(), &api.client(), NOW).await.unwrap();
+        look().await;
+        let good = policies.good().unwrap();
+        let name = name::network_policy("everything", "server");
+        let key = Key { namespace: "demo".into(), name };
+        let version = || api.get(&path())?["metadata"]["resourceVersion"].as_str().map(str::to_owned);
+        assert!(!good.changed(&key, version().as_deref()), "the operator's own write is no news");
+        api.writes();
+        let opened = || {
+            let mut opened = api.get(&path()).unwrap();
+            opened["spec"]["ingress"] = json!([{}]);
+            api.put(&path(), opened);
+        };
+        for change in [&(|| api.remove(&path())) as &dyn Fn(), &opened] {
+            change();
+            assert!(good.changed(&key, version().as_deref()));
+            look().await;
+            look().await;
+            assert_eq!(api.writes(), [format!("PATCH {}", path())]);
+            assert!(!good.changed(&key, version().as_deref()));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_policy_that_goes_with_its_namespace_is_not_made_again() {
+        let api = MemoryApi::default();
+        let metadata =
+            json!({"name": "demo", "finalizers": ["x"], "deletionTimestamp": "2026-01-01T00:00:00Z"});
+        api.put("/api/v1/namespaces/demo", json!({"metadata": metadata}));
+        let error =
+            Policies::new(Some(callers("berth"))).ensure(&server(), &api.client(), NOW).await.unwrap_err();
+        assert!(error.is_terminating_namespace() && api.writes().is_empty(), "{error}");
     }
 
     #[tokio::test]

@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::controller::server::pool_pods;
 use crate::fleet::ControlError;
 use crate::slots::{Book, Promise};
-use berth_api::AgentSession;
+use berth_api::{AgentSession, McpServer};
 use berth_plan::pod::PoolPod;
 use berth_plan::server::validate::ValidServer;
 use berth_plan::session::build;
@@ -52,13 +52,32 @@ pub async fn bind(
 ) -> Outcome {
     let binding = match binding {
         Ok(binding) => binding,
-        Err(outcome) => return outcome,
+        Err(outcome) => {
+            unconfirm(session, ctx);
+            return outcome;
+        }
     };
     let server = &binding.server;
     let binder = Binder { session, uid: session.uid().unwrap_or_default(), server, ctx, now };
     match binding.headers {
         Ok(headers) => binder.place(&build::spec(session, server, &headers)).await,
         Err(refusal) => binder.withhold(refusal).await,
+    }
+}
+
+/// Takes back that slots are confirmed at servers which are gone, or going: gateways are told of them no more, before the last
+/// pod is away. The promise stays, so that an end asks that pod.
+fn unconfirm(session: &AgentSession, ctx: &Context) {
+    let lives = |uid: &str| {
+        let of = |server: &McpServer| {
+            server.metadata.uid.as_deref() == Some(uid) && server.metadata.deletion_timestamp.is_none()
+        };
+        ctx.stores.servers.find(of).is_some()
+    };
+    for (server_uid, pod) in ctx.slots.confirmed(&session.uid().unwrap_or_default()) {
+        if !lives(&server_uid) {
+            ctx.slots.pod_gone(&pod);
+        }
     }
 }
 
@@ -161,6 +180,9 @@ impl Binder<'_> {
                 None
             }
             Err(ControlError::Invalid(error)) => Some(self.invalid(error)),
+            Err(ControlError::Locked(text)) => {
+                Some(silent(self.session, self.server, pod, report, &text).noted(&text))
+            }
             Err(error) => Some(silent(self.session, self.server, pod, report, &error.to_string())),
         }
     }
@@ -174,7 +196,7 @@ impl Binder<'_> {
                 None
             }
             Err(ControlError::Invalid(error)) => Some(self.invalid(error)),
-            Err(ControlError::Unreachable(_)) => {
+            Err(ControlError::Unreachable(_) | ControlError::Locked(_)) => {
                 self.release();
                 None
             }
@@ -236,6 +258,7 @@ pub mod tests {
     use crate::fleet::stand::{Stand, pod, until};
     use berth_api::label;
     use berth_plan::server::validate::accept;
+    use berth_plan::session::validate::Refusal;
     use serde_json::json;
 
     /// A sidecar at `address` whose pod is ready, and the server of that pod.
@@ -255,6 +278,52 @@ pub mod tests {
 
     fn open(server: &ValidServer) -> Binding {
         Binding { server: server.clone(), headers: Ok(vec![]) }
+    }
+
+    #[tokio::test]
+    async fn a_slot_at_a_server_that_is_gone_or_going_is_told_to_gateways_no_more() {
+        let going = {
+            let mut going = fixture::server("everything", &json!({}));
+            going.metadata.deletion_timestamp =
+                fixture::deleted_session(&json!({})).metadata.deletion_timestamp;
+            going
+        };
+        let there = fixture::server("everything", &json!({}));
+        let cases =
+            [("127.0.79.11", vec![], 0), ("127.0.79.12", vec![going], 0), ("127.0.79.13", vec![there], 1)];
+        for (address, servers, confirmed) in cases {
+            let (mut ctx, _stand, server) = stage(address).await;
+            ctx.stores.servers = fixture::store_of(servers);
+            let session = fixture::deleted_session(&json!({}));
+            let held = bind(&session, Ok(open(&server)), &ctx, ctx.clock.now()).await;
+            assert!(matches!(held, Outcome::Held { .. }), "{held:?}");
+            assert_eq!(ctx.slots.confirmed("77-session").len(), 1);
+            let refusal = Refusal::ServerNotFound { server: "everything".into(), namespace: "demo".into() };
+            let refused = Outcome::Refused(refusal);
+            assert_eq!(bind(&session, Err(refused.clone()), &ctx, ctx.clock.now()).await, refused);
+            assert_eq!(ctx.slots.confirmed("77-session").len(), confirmed, "{address}");
+            assert_eq!(ctx.slots.promises_of("77-session").len(), 1, "an end asks that pod");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_slot_in_a_pod_that_obeys_nobody_serves_on_and_says_what_to_do_and_none_is_taken_there() {
+        let (ctx, _stand, server) = stage("127.0.79.14").await;
+        let mut session = fixture::deleted_session(&json!({}));
+        session.metadata.uid = Some("old-term".into());
+        let outcome = bind(&session, Ok(open(&server)), &ctx, ctx.clock.now()).await;
+        assert!(matches!(outcome, Outcome::Waiting(Wait::NoSlot { .. })), "{outcome:?}");
+        assert_eq!(ctx.slots.promises_of("old-term"), []);
+        let pod =
+            json!({"name": "everything-x-0", "uid": "pod", "address": "127.0.79.14", "serverUid": "server"});
+        let status = json!({"servers": [{"name": "everything", "state": "Bound", "podRef": pod}]});
+        session.status = serde_json::from_value(status).unwrap();
+        ctx.slots.with(|book| book.promise("old-term", "server", "pod"));
+        let outcome = bind(&session, Ok(open(&server)), &ctx, ctx.clock.now()).await;
+        let Outcome::Held { note: Some(note), .. } = outcome else { panic!("{outcome:?}") };
+        assert!(note.ends_with("delete pod \"everything-x-0\""), "{note}");
+        let trouble = ctx.slots.with(|book| pool_pods("demo", "server", &ctx, book)[0].trouble.clone());
+        assert_eq!(trouble.unwrap().message, note);
     }
 
     #[tokio::test]

@@ -5,7 +5,7 @@
 
 use crate::api_error;
 use crate::context::Context;
-use crate::controller::session::{Error, finalizer, holdings, update_status};
+use crate::controller::session::{Error, finalizer, holdings, strays, update_status};
 use crate::event;
 use berth_api::{AgentSession, McpServer, Timeouts};
 use berth_plan::end::report::Report;
@@ -43,13 +43,23 @@ pub async fn delete(session: &AgentSession, ctx: &Context) -> Result<(), DeleteE
 
 /// One pass over a session that was deleted.
 pub async fn end(session: &AgentSession, ctx: &Context) -> Result<Action, Error> {
-    let over = ctx.slots.is_over(&session.uid().unwrap_or_default());
-    if over || !finalizer::has(session) {
+    if !finalizer::has(session) {
+        // It is over; what is left is an object that others hold.
+        if let Some(status) = end::status::held_by_others(session, ctx.clock.now()) {
+            update_status::write(session, &status, ctx).await?;
+        }
+        return Ok(Action::await_change());
+    }
+    if ctx.slots.is_over(&session.uid().unwrap_or_default()) {
         return Ok(Action::await_change());
     }
     let ending = ending(session, ctx);
+    let strays = strays::look(session, ctx).await?;
+    if strays.are_coming_back && ctx.clock.now() < ending.bound() {
+        return Ok(finalizer::look_again());
+    }
     let request = build::end_request(ending.drain, ending.close, WAIT);
-    let mut holdings = holdings::holdings(session, ctx);
+    let mut holdings = holdings::holdings(session, &strays.uids, ctx);
     let mut told: Option<Report> = None;
     loop {
         let now = ctx.clock.now();
@@ -141,6 +151,7 @@ mod tests {
 
     fn all_is_well(seen: &Seen) -> (u16, Value) {
         match seen.method {
+            Method::GET => failure(404, "NotFound", "no"),
             Method::PATCH => (200, serde_json::to_value(deleted_session(&json!({}))).unwrap()),
             _ => (201, seen.body.clone()),
         }
@@ -167,7 +178,12 @@ mod tests {
     async fn a_session_whose_pod_is_lost_ends_with_a_warning_that_says_so() {
         let (ctx, log) = context(all_is_well).await;
         end(&deleted_session(&lost_pod()), &ctx).await.unwrap();
-        let event = &log.take()[0].body;
+        let seen = log.take();
+        assert_eq!(
+            seen[0].path, "/api/v1/namespaces/demo/pods/everything-x-0",
+            "it may have lost its labels"
+        );
+        let event = &seen[1].body;
         assert_eq!((&event["type"], &event["reason"]), (&json!("Warning"), &json!("CleanupIncomplete")));
         let note = event["note"].as_str().unwrap();
         assert!(
@@ -237,6 +253,26 @@ mod tests {
             let restarted = event["note"].as_str().unwrap().contains("close (the sidecar was restarted");
             assert_eq!((event["type"] == "Warning", restarted), (lost, lost), "{address}: {event}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_session_that_has_ended_says_so_while_others_hold_its_object() {
+        let (ctx, log) = context(all_is_well).await;
+        let mut session = deleted_session(&lost_pod());
+        session.metadata.finalizers = Some(vec!["other.test/first".into()]);
+        assert_eq!(end(&session, &ctx).await.unwrap(), Action::await_change());
+        let seen = log.take();
+        let status = &seen[0].body[1]["value"];
+        let ready = &status["conditions"][0];
+        assert_eq!(
+            (seen.len(), &ready["status"], &ready["reason"]),
+            (1, &json!("False"), &json!("Removing"))
+        );
+        assert!(ready["message"].as_str().unwrap().contains("other.test/first"), "{ready}");
+        assert_eq!(status["servers"], json!([{"name": "everything", "state": "Ending"}]));
+        session.status = serde_json::from_value(status.clone()).unwrap();
+        end(&session, &ctx).await.unwrap();
+        assert_eq!(log.lines(), Vec::<String>::new());
     }
 
     #[tokio::test]

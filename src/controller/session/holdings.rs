@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::watch::routes;
 use berth_api::AgentSession;
-use berth_plan::end::{self, Holding, State};
+use berth_plan::end::{self, Holding, Known, State};
 use berth_wire::EndRequest;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
@@ -11,8 +11,8 @@ use kube::ResourceExt;
 use std::sync::Arc;
 
 /// Every pod that holds the session or held it: what status says, what this process promised, what sidecars report. A crash
-/// between a PUT and the status write loses none of them.
-pub fn holdings(session: &AgentSession, ctx: &Context) -> Vec<Holding> {
+/// between a PUT and the status write loses none of them. `strays` are UIDs of pods that exist and are not in the cache.
+pub fn holdings(session: &AgentSession, strays: &[String], ctx: &Context) -> Vec<Holding> {
     let uid = session.uid().unwrap_or_default();
     let mut holdings: Vec<Holding> = Vec::new();
     let mut add = |server: String, pod: String, pod_uid: String, taken: bool| {
@@ -28,8 +28,7 @@ pub fn holdings(session: &AgentSession, ctx: &Context) -> Vec<Holding> {
     }
     let reports = ctx.fleet.reports_of(&uid);
     for reported in &reports {
-        let name = pod_of(&reported.pod, ctx).map_or_else(|| reported.pod.clone(), |pod| pod.name_any());
-        add(reported.server.clone(), name, reported.pod.clone(), false);
+        add(reported.server.clone(), reported.pod_name.clone(), reported.pod.clone(), false);
     }
     for (_, pod_uid) in ctx.slots.promises_of(&uid) {
         if let Some(pod) = pod_of(&pod_uid, ctx) {
@@ -40,7 +39,14 @@ pub fn holdings(session: &AgentSession, ctx: &Context) -> Vec<Holding> {
         let reported = reports.iter().find(|reported| reported.pod == holding.pod_uid);
         let ended = reported.and_then(|reported| reported.report.end);
         let pod = pod_of(&holding.pod_uid, ctx);
-        holding.state = end::first_state(pod.as_deref(), ended);
+        let known = match pod.as_deref() {
+            Some(pod) => Known::Pod(pod),
+            None if strays.contains(&holding.pod_uid) => {
+                Known::Stray { reachable: ctx.fleet.is_reachable(&holding.pod_uid) }
+            }
+            None => Known::Gone,
+        };
+        holding.state = end::first_state(known, ended);
         holding.taken |= reported.is_some();
         holding.restarted = ctx.fleet.has_lost(&holding.pod_uid, &uid)
             || pod.is_some_and(|pod| end::is_restarted(&pod, session));
@@ -62,7 +68,10 @@ pub fn unheard(session: &AgentSession, ctx: &Context) -> bool {
             && routes::owner(pod).is_some_and(|server| named(&server))
             && end::is_unheard(pod, ctx.fleet.is_synced(&pod.uid().unwrap_or_default()))
     };
-    ctx.stores.pods.find(may_hold).is_some()
+    // One that this process deletes is surely empty, though the cache may still show it ready. The book is never asked under the
+    // lock of the cache.
+    let condemned = |pod: &Arc<Pod>| ctx.slots.with(|book| book.is_condemned(&pod.uid().unwrap_or_default()));
+    !ctx.stores.pods.state_filter(may_hold).iter().all(condemned)
 }
 
 /// Asks the sidecars of `asked` (indices of `holdings`) to end the session, all at once, and notes what they answer.

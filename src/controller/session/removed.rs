@@ -11,7 +11,7 @@ use kube::ResourceExt;
 /// Asks every sidecar that holds the session for a server which its spec does not name to end it, and gives back the slots of
 /// those where it is over. What is returned is left.
 pub async fn leave(session: &AgentSession, ctx: &Context) -> Vec<Holding> {
-    let mut held = removed(session, holdings::holdings(session, ctx));
+    let mut held = removed(session, holdings::holdings(session, &[], ctx));
     if held.is_empty() {
         return held;
     }

@@ -77,7 +77,7 @@ async fn look(elector: &Elector, version: &mut Version) {
 async fn another_takes_over_only_when_the_first_has_stopped_for_a_whole_term() {
     let server = Arc::new(Server::default());
     let (a, b) = (elector(&server, "a", 1), elector(&server, "b", 2));
-    let (mut of_a, mut of_b) = (None, None);
+    let (mut of_a, mut of_b) = (Version::default(), Version::default());
     look(&a, &mut of_a).await;
     look(&b, &mut of_b).await;
     assert_eq!((a.lead.term(), b.lead.term()), (Ok(1), Err(NotLeading)));
@@ -129,10 +129,10 @@ async fn a_lease_that_is_given_back_is_taken_at_once_and_one_of_a_dead_process_o
     assert!(!held.annotations().contains_key(LEADER_ADDRESS));
 
     let b = elector(&server, "b", 2);
-    look(&b, &mut None).await;
+    look(&b, &mut Version::default()).await;
     assert_eq!(b.lead.term(), Ok(2));
     let again = elector(&server, "b", 3);
-    look(&again, &mut None).await;
+    look(&again, &mut Version::default()).await;
     assert_eq!(again.lead.term(), Ok(3));
 }
 
@@ -140,7 +140,7 @@ async fn a_lease_that_is_given_back_is_taken_at_once_and_one_of_a_dead_process_o
 async fn what_others_wrote_on_the_lease_stays_and_the_mark_of_an_uninstall_is_seen() {
     let server = Arc::new(Server::default());
     let a = elector(&server, "a", 1);
-    let mut version = None;
+    let mut version = Version::default();
     look(&a, &mut version).await;
     assert!(!a.lead.is_shutting_down());
     server
@@ -162,7 +162,7 @@ async fn what_others_wrote_on_the_lease_stays_and_the_mark_of_an_uninstall_is_se
 async fn a_lease_that_was_deleted_comes_back_with_a_term_that_sidecars_accept() {
     let server = Arc::new(Server::default());
     let a = elector(&server, "a", 1);
-    let mut version = None;
+    let mut version = Version::default();
     look(&a, &mut version).await;
     a.lead.outranked(40, "pod");
     look(&a, &mut version).await;
@@ -173,7 +173,7 @@ async fn a_lease_that_was_deleted_comes_back_with_a_term_that_sidecars_accept() 
 async fn a_leader_never_goes_below_a_term_that_it_has_held() {
     let server = Arc::new(Server::default());
     let a = elector(&server, "a", 1);
-    let mut version = None;
+    let mut version = Version::default();
     look(&a, &mut version).await;
     let set = |term| {
         let mut lease = server.lease.lock().unwrap();
@@ -185,4 +185,44 @@ async fn a_leader_never_goes_below_a_term_that_it_has_held() {
     set(3);
     look(&a, &mut version).await;
     assert_eq!((a.lead.term(), server.spec().lease_transitions), (Ok(50_000), Some(50_000)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_holder_is_not_waited_for_as_long_as_another_hand_says() {
+    for (knew_it, waited) in [(true, 15), (false, 300)] {
+        let server = Arc::new(Server::default());
+        let (a, b) = (elector(&server, "a", 1), elector(&server, "b", 2));
+        let (mut of_a, mut of_b) = (Version::default(), Version::default());
+        look(&a, &mut of_a).await;
+        if knew_it {
+            look(&b, &mut of_b).await;
+        }
+        {
+            let mut held = server.lease.lock().unwrap();
+            let lease = held.as_mut().unwrap();
+            lease.spec.as_mut().unwrap().lease_duration_seconds = Some(86_400);
+            lease.metadata.resource_version = Some("77".into());
+        }
+        look(&b, &mut of_b).await;
+        advance(Duration::from_secs(waited - 1)).await;
+        look(&b, &mut of_b).await;
+        assert_eq!(b.lead.term(), Err(NotLeading), "{waited}");
+        advance(Duration::from_secs(1)).await;
+        look(&b, &mut of_b).await;
+        assert_eq!((b.lead.term(), a.lead.term()), (Ok(2), Err(NotLeading)), "{waited}");
+        assert_eq!(server.spec().lease_duration_seconds, Some(15));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_duration_that_another_hand_cut_short_takes_the_lead_from_nobody_who_may_still_lead() {
+    let server = Arc::new(Server::default());
+    let (a, b) = (elector(&server, "a", 1), elector(&server, "b", 2));
+    let (mut of_a, mut of_b) = (Version::default(), Version::default());
+    look(&a, &mut of_a).await;
+    server.lease.lock().unwrap().as_mut().unwrap().spec.as_mut().unwrap().lease_duration_seconds = Some(1);
+    look(&b, &mut of_b).await;
+    advance(Duration::from_secs(11)).await;
+    look(&b, &mut of_b).await;
+    assert_eq!((a.lead.term(), b.lead.term()), (Ok(1), Err(NotLeading)));
 }

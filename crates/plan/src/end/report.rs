@@ -39,6 +39,8 @@ pub enum Cause {
     BoundPassed,
     /// The sidecar gave no answer until the bound passed.
     NoAnswer,
+    /// The pod runs on, out of the operator's hands.
+    Stray,
     /// The pod was gone.
     PodGone,
     /// The sidecar lost what it knew.
@@ -51,6 +53,7 @@ impl Cause {
             Self::NotSeenDone => "not seen to be done",
             Self::BoundPassed => "still running when the bound passed",
             Self::NoAnswer => "the sidecar gave no answer",
+            Self::Stray => "the pod exists and is not known as one of its pool any more; delete it",
             Self::PodGone => "the pod is gone",
             Self::Restarted => "the sidecar was restarted while the session was there",
         }
@@ -136,6 +139,7 @@ fn unconfirmed(holding: &Holding) -> Option<Unconfirmed> {
             (if steps.is_empty() { vec![EndStep::Remove] } else { steps }, Cause::BoundPassed)
         }
         State::Unasked | State::Silent => (all(), Cause::NoAnswer),
+        State::Stray => (all(), Cause::Stray),
         State::Gone => (all(), Cause::PodGone),
     };
     let (server, pod) = (holding.server.clone(), holding.pod.clone());

@@ -3,7 +3,7 @@
 use crate::condition::{Finding, find, merge};
 use crate::end::{Ending, Holding, SHOWN_AFTER, State};
 use crate::time::Moment;
-use berth_api::{AgentSession, AgentSessionStatus, BindingState, ConditionType, Reason};
+use berth_api::{AgentSession, AgentSessionStatus, BindingState, BindingStatus, ConditionType, Reason};
 use berth_wire::EndPhase;
 
 /// The status to write while the end waits; none while it is too young to show.
@@ -26,6 +26,36 @@ pub fn status(
     status.conditions = settled.into_iter().flatten().chain(ready).chain(ended).collect();
     for server in &mut status.servers {
         server.state = BindingState::Ending;
+    }
+    Some(status)
+}
+
+/// The status of a session that has ended, and whose object is there only because others hold it by finalizers of theirs; none
+/// when nobody does. It names no pod any more: nothing is held there.
+pub fn held_by_others(session: &AgentSession, now: Moment) -> Option<AgentSessionStatus> {
+    let holders = session.metadata.finalizers.as_deref().filter(|holders| !holders.is_empty())?;
+    let names: Vec<String> = holders.iter().map(|name| format!("{name:?}")).collect();
+    let message = format!(
+        "the session has ended; its object stays until whoever set them drops these finalizers: {}",
+        names.join(", ")
+    );
+    let mut status = session.status.clone().unwrap_or_default();
+    let ready = Finding::fails(ConditionType::Ready, Reason::Removing, message);
+    let ready = merge(&status.conditions, vec![ready], session.metadata.generation, now);
+    let kept = |type_: ConditionType| find(&status.conditions, type_).cloned();
+    let settled = [kept(ConditionType::Accepted), kept(ConditionType::ResolvedRefs)];
+    status.conditions = settled.into_iter().flatten().chain(ready).collect();
+    for server in &mut status.servers {
+        let name = std::mem::take(&mut server.name);
+        *server = BindingStatus {
+            name,
+            state: BindingState::Ending,
+            reason: None,
+            last_error: None,
+            revision: None,
+            url: None,
+            pod_ref: None,
+        };
     }
     Some(status)
 }
@@ -61,7 +91,7 @@ fn left(holding: &Holding) -> Option<String> {
             EndPhase::Ended => return None,
         },
         State::Silent | State::Unasked => "the sidecar gives no answer",
-        State::Gone => return None,
+        State::Gone | State::Stray => return None,
     };
     Some(format!("server {:?} in pod {:?}: {what}", holding.server, holding.pod))
 }

@@ -146,20 +146,6 @@ fn the_reason_is_the_specs_or_cleared() {
 }
 
 #[test]
-fn a_pod_that_is_gone_or_dead_cannot_be_asked_unless_its_sidecar_told_before() {
-    let pod = |phase: &str| -> Pod {
-        serde_json::from_value(serde_json::json!({"status": {"phase": phase}})).unwrap()
-    };
-    let State::Answered(ended) = confirmed() else { unreachable!() };
-    let State::Answered(running) = draining() else { unreachable!() };
-    assert_eq!(first_state(None, None), State::Gone);
-    assert_eq!(first_state(Some(&pod("Failed")), None), State::Gone);
-    assert_eq!(first_state(Some(&pod("Running")), None), State::Unasked);
-    assert_eq!(first_state(Some(&pod("Running")), Some(running)), State::Unasked);
-    assert_eq!(first_state(None, Some(ended)), State::Answered(ended));
-}
-
-#[test]
 fn a_confirmed_end_is_a_normal_event_with_its_reason() {
     let telling = report(vec![confirmed()]).telling();
     assert_eq!((telling.type_, telling.reason), ("Normal", "Completed"));
@@ -254,4 +240,62 @@ fn an_end_shows_as_a_condition_after_two_seconds() {
     // A look that finds nothing new writes nothing.
     session.status = Some(shown.clone());
     assert_eq!(status::status(&session, &bounds(), &holdings, at(9_000)), Some(shown));
+}
+
+#[test]
+fn a_session_that_has_ended_is_not_ready_however_long_others_hold_its_object() {
+    let mut session = session("{}");
+    assert_eq!(status::held_by_others(&session, at(0)), None);
+    session.metadata.finalizers = Some(vec!["other.test/audit".into()]);
+    session.status = serde_json::from_value(serde_json::json!({
+        "conditions": [
+            {"type": "Accepted", "status": "True", "reason": "Accepted", "message": "", "lastTransitionTime": "1970-01-01T00:00:01Z"},
+            {"type": "Ready", "status": "True", "reason": "Bound", "message": "", "lastTransitionTime": "1970-01-01T00:00:01Z"},
+            {"type": "Ended", "status": "False", "reason": "Draining", "message": "", "lastTransitionTime": "1970-01-01T00:00:01Z"},
+        ],
+        "servers": [{"name": "everything", "state": "Bound", "revision": "r", "url": "http://gateway.test/x",
+            "podRef": {"name": "p", "uid": "pod-0", "address": "10.0.0.1", "serverUid": "s"}}],
+    }))
+    .unwrap();
+    let shown = status::held_by_others(&session, at(0)).unwrap();
+    let conditions: Vec<String> = shown
+        .conditions
+        .iter()
+        .map(|found| format!("{}={} {}", found.type_, found.status, found.reason))
+        .collect();
+    assert_eq!(conditions, ["Accepted=True Accepted", "Ready=False Removing"]);
+    assert!(shown.conditions[1].message.contains("\"other.test/audit\""), "{shown:?}");
+    let servers = serde_json::to_value(&shown.servers).unwrap();
+    assert_eq!(servers, serde_json::json!([{"name": "everything", "state": "Ending"}]));
+    // A look that finds nothing new writes nothing.
+    session.status = Some(shown.clone());
+    assert_eq!(status::held_by_others(&session, at(9_000)), Some(shown));
+}
+
+#[test]
+fn a_pod_that_exists_is_asked_while_it_can_be_and_named_when_it_cannot() {
+    let pod = |phase: &str| -> Pod {
+        serde_json::from_value(serde_json::json!({"status": {"phase": phase}})).unwrap()
+    };
+    let (runs, dead) = (pod("Running"), pod("Failed"));
+    let told = EndReport { phase: EndPhase::Ended, ..EndReport::NOTHING_HELD };
+    let State::Answered(running) = draining() else { unreachable!() };
+    let table = [
+        (Known::Pod(&runs), State::Unasked),
+        (Known::Pod(&dead), State::Gone),
+        (Known::Stray { reachable: true }, State::Unasked),
+        (Known::Stray { reachable: false }, State::Stray),
+        (Known::Gone, State::Gone),
+    ];
+    for (known, state) in table {
+        assert_eq!(first_state(known, None), state, "{known:?}");
+        assert_eq!(first_state(known, Some(told)), State::Answered(told), "{known:?}");
+        assert_eq!(first_state(known, Some(running)), state, "{known:?}");
+    }
+    let Step::Tell(report) = step(vec![State::Stray, confirmed()], at(0)) else { panic!("not told") };
+    let note = report.telling().note;
+    assert!(
+        !report.is_complete() && note.contains("\"everything-x-0\"") && note.contains("delete it"),
+        "{note}"
+    );
 }

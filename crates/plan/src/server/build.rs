@@ -17,6 +17,10 @@ use std::time::Duration;
 
 /// Name of the sidecar's container.
 pub const CONTAINER: &str = "sidecar";
+/// Variable of the container: UID of the server.
+const SERVER_UID: &str = "BERTH_SERVER_UID";
+/// Variable of the container: revision that it is for.
+const REVISION: &str = "BERTH_REVISION";
 /// Where the identity is mounted.
 const TLS_DIR: &str = "/etc/berth/tls";
 /// Port of health and metrics.
@@ -61,6 +65,41 @@ pub fn pod(server: &ValidServer, image: &str, pod_name: &str) -> Pod {
     }
 }
 
+/// The labels by which the operator, policies and people know a pool pod.
+pub fn labels(server_uid: &str, revision: &str) -> BTreeMap<String, String> {
+    text(&[
+        ("app.kubernetes.io/name", "berth-sidecar"),
+        (label::MANAGED_BY, label::MANAGER),
+        (label::ROLE, label::ROLE_POOL),
+        (label::SERVER_UID, server_uid),
+        (label::REVISION, revision),
+    ])
+}
+
+/// What `pod`, read whole, lacks of its [`labels`]: anybody who may write pods can take them off, and the operator watches by
+/// them. They follow from the environment of its container, which nobody can change. Nothing when it is no pool pod.
+pub fn lost_labels(pod: &Pod) -> Option<BTreeMap<String, String>> {
+    let sidecar = pod.spec.as_ref()?.containers.iter().find(|container| container.name == CONTAINER)?;
+    let set = |name: &str| sidecar.env.iter().flatten().find(|var| var.name == name)?.value.as_deref();
+    let (server_uid, revision) = (set(SERVER_UID)?, set(REVISION)?);
+    let has = pod.metadata.labels.as_ref();
+    let lost = |(key, value): &(String, String)| has.and_then(|labels| labels.get(key)) != Some(value);
+    is_owned_by(pod, server_uid).then(|| labels(server_uid, revision).into_iter().filter(lost).collect())
+}
+
+/// Whether `pod` goes with the `McpServer` of that UID.
+pub fn is_owned_by(pod: &Pod, server_uid: &str) -> bool {
+    let wanted = owner("", server_uid);
+    let same = |held: &OwnerReference| {
+        held.uid == wanted.uid && held.kind == wanted.kind && held.api_version == wanted.api_version
+    };
+    pod.metadata.owner_references.iter().flatten().any(same)
+}
+
+fn text(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
 /// The reference that lets an object go with its `McpServer`.
 pub fn owner(name: &str, uid: &str) -> OwnerReference {
     OwnerReference {
@@ -74,19 +113,10 @@ pub fn owner(name: &str, uid: &str) -> OwnerReference {
 }
 
 fn metadata(server: &ValidServer, image: &str, pod_name: &str) -> ObjectMeta {
-    let text = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
-        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
-    };
     ObjectMeta {
         name: Some(pod_name.into()),
         namespace: Some(server.namespace.clone()),
-        labels: Some(text(&[
-            ("app.kubernetes.io/name", "berth-sidecar"),
-            (label::MANAGED_BY, label::MANAGER),
-            (label::ROLE, label::ROLE_POOL),
-            (label::SERVER_UID, &server.key.uid),
-            (label::REVISION, &server.key.revision),
-        ])),
+        labels: Some(labels(&server.key.uid, &server.key.revision)),
         annotations: Some(text(&[(SLOTS, &server.pool.slots.to_string()), (IMAGE, image)])),
         owner_references: Some(vec![owner(&server.key.name, &server.key.uid)]),
         ..ObjectMeta::default()
@@ -110,9 +140,9 @@ fn container(server: &ValidServer, image: &str) -> Container {
         image: Some(image.into()),
         command: Some(vec!["/berth-sidecar".into()]),
         env: Some(vec![
-            env("BERTH_SERVER_UID", &server.key.uid),
+            env(SERVER_UID, &server.key.uid),
             env("BERTH_SERVER_NAME", &server.key.name),
-            env("BERTH_REVISION", &server.key.revision),
+            env(REVISION, &server.key.revision),
             env("BERTH_SLOTS", &server.pool.slots.to_string()),
             env("BERTH_TLS_DIR", TLS_DIR),
         ]),
@@ -183,5 +213,45 @@ mod tests {
             serde_json::to_string_pretty(&built).unwrap(),
             serde_json::to_string_pretty(&wanted).unwrap(),
         );
+    }
+
+    #[test]
+    fn labels_that_somebody_took_off_or_changed_are_known_from_what_nobody_can_change() {
+        let whole = pod(&valid("{}"), "berth:1", "everything-x-0");
+        assert_eq!(lost_labels(&whole), Some(BTreeMap::new()));
+        let revision = valid("{}").key.revision;
+        let lost = |change: fn(&mut BTreeMap<String, String>)| {
+            let mut pod = whole.clone();
+            change(pod.metadata.labels.as_mut().unwrap());
+            lost_labels(&pod).unwrap()
+        };
+        assert_eq!(lost(BTreeMap::clear), labels("0a1b-server", &revision));
+        assert_eq!(
+            lost(|labels| {
+                labels.remove(label::ROLE);
+                labels.insert(label::SERVER_UID.into(), "another".into());
+                labels.insert("of.somebody".into(), "else".into());
+            }),
+            text(&[(label::ROLE, label::ROLE_POOL), (label::SERVER_UID, "0a1b-server")])
+        );
+        let mut without = whole.clone();
+        without.metadata.labels = None;
+        assert_eq!(lost_labels(&without), Some(labels("0a1b-server", &revision)));
+    }
+
+    #[test]
+    fn a_pod_of_somebody_else_has_lost_nothing() {
+        let whole = pod(&valid("{}"), "berth:1", "everything-x-0");
+        let not_ours = |change: fn(&mut Pod)| {
+            let mut pod = whole.clone();
+            change(&mut pod);
+            lost_labels(&pod).is_none()
+        };
+        assert!(not_ours(|pod| pod.metadata.owner_references = None));
+        assert!(not_ours(|pod| pod.metadata.owner_references.as_mut().unwrap()[0].uid = "another".into()));
+        assert!(not_ours(|pod| pod.metadata.owner_references.as_mut().unwrap()[0].kind = "Job".into()));
+        assert!(not_ours(|pod| pod.spec.as_mut().unwrap().containers[0].env = None));
+        assert!(not_ours(|pod| pod.spec.as_mut().unwrap().containers[0].name = "web".into()));
+        assert!(not_ours(|pod| pod.spec = None));
     }
 }

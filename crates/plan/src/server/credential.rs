@@ -125,12 +125,20 @@ impl Refusal {
     }
 }
 
+/// Longest credential in bytes. Upstreams seldom take more than 8 or 16 KiB of headers in all, and what a sidecar is sent is
+/// bounded as well: it has to take a credential of this length beside the longest of everything else. The one credential of a
+/// session is the only header that a user fills, so that this bounds all of them together.
+pub const MAX_BYTES: usize = 16 * 1024;
+
 /// Why bytes are no credential.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unusable {
     /// Nothing is left once trailing white space is gone.
     #[error("is empty")]
     Empty,
+    /// It is longer than [`MAX_BYTES`].
+    #[error("holds more than {MAX_BYTES} bytes, the most that is sent in a header")]
+    TooLong,
     /// It holds what a header must not carry: control characters, a byte order mark, anything outside visible ASCII, or
     /// a space at its beginning.
     #[error(
@@ -170,6 +178,9 @@ fn parse(bytes: &[u8]) -> Result<&str, Unusable> {
     let kept = bytes.trim_ascii_end();
     if kept.is_empty() {
         return Err(Unusable::Empty);
+    }
+    if kept.len() > MAX_BYTES {
+        return Err(Unusable::TooLong);
     }
     let legal = !kept.starts_with(b" ") && kept.iter().all(|byte| matches!(byte, b' '..=b'~'));
     std::str::from_utf8(kept).ok().filter(|_| legal).ok_or(Unusable::Illegal)
@@ -261,6 +272,21 @@ mod tests {
             assert_eq!(parse(bytes.as_bytes()), Ok("tok"), "{bytes:?}");
         }
         assert_eq!(parse(b"Basic dG9r"), Ok("Basic dG9r"));
+    }
+
+    #[test]
+    fn a_credential_is_bounded_and_its_bound_is_told() {
+        let longest = "x".repeat(MAX_BYTES);
+        assert_eq!(parse(format!("{longest}\n").as_bytes()), Ok(longest.as_str()));
+        for bytes in [MAX_BYTES + 1, 1 << 20] {
+            let secret = secret("session", "value", &"x".repeat(bytes));
+            let refusal = resolved(User::Session, SecretState::Present(&secret)).unwrap_err();
+            assert_eq!((refusal.reason(), refusal.is_unseen()), (Reason::InvalidCredential, false));
+            assert_eq!(
+                refusal.to_string(),
+                "key \"value\" of secret \"token\" holds more than 16384 bytes, the most that is sent in a header; write the credential anew"
+            );
+        }
     }
 
     #[test]

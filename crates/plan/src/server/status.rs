@@ -59,6 +59,22 @@ pub fn create_trouble(message: &str) -> Option<Trouble> {
     Some(Trouble { reason, message: format!("a pod of the pool was refused: {message}") })
 }
 
+/// What it means that the pod `name` cannot be made because there is one of that name which is not of this server.
+pub fn name_taken(name: &str) -> Trouble {
+    let message = format!(
+        "the name of pod {name:?} of the pool is taken by a pod that is not of this McpServer; delete it"
+    );
+    Trouble { reason: Reason::PodForbidden, message }
+}
+
+/// What it means that the pod `name` of the pool has lost its labels, which cannot be put back for the reason in `why`.
+pub fn labels_lost(name: &str, why: &str) -> Trouble {
+    let message = format!(
+        "pod {name:?} of the pool has lost its labels, and they cannot be put back: {why}; delete it"
+    );
+    Trouble { reason: Reason::PodForbidden, message }
+}
+
 struct Counts {
     ready_pods: i32,
     sessions: i32,

@@ -62,6 +62,8 @@ pub enum Outcome {
         report: Option<SessionReport>,
         /// Whether the server has another revision by now: the slot is left when the session is idle.
         outdated: bool,
+        /// What people should know and do about a slot that serves on.
+        note: Option<String>,
     },
 }
 
@@ -79,7 +81,17 @@ impl Outcome {
             pod: pod_ref(server, pod),
             revision: pod.revision.clone(),
             report,
+            note: None,
         }
+    }
+
+    /// The same with `text` for people, as far as there is a slot that serves on.
+    #[must_use]
+    pub fn noted(mut self, text: &str) -> Self {
+        if let Self::Held { note, .. } = &mut self {
+            *note = Some(text.to_owned());
+        }
+        self
     }
 
     /// The outcome of a slot that stays although the credential cannot be had, for the reason in `refusal`.
@@ -222,15 +234,18 @@ fn entry(name: &str, outcome: &Outcome, before: Option<&BindingStatus>, late: bo
             let (reason, error) = (refusal.reason().as_str(), refusal.to_string());
             held(name, pod, revision, Some((reason, Some(&error))))
         }
-        Outcome::Held { pod, revision, report, .. } => {
-            let Some(report) = report else {
+        Outcome::Held { pod, revision, report, note, .. } => {
+            let entry = if let Some(report) = report {
+                let trouble = report.failure.map(|failure| (failure.as_str(), report.message.as_deref()));
+                held(name, pod, revision, trouble)
+            } else {
                 // No news is no change: a sidecar whose stream is down said this before.
                 let same =
                     before.filter(|before| before.pod_ref.as_ref().is_some_and(|held| held.uid == pod.uid));
-                return same.cloned().unwrap_or_else(|| held(name, pod, revision, None));
+                same.cloned().unwrap_or_else(|| held(name, pod, revision, None))
             };
-            let trouble = report.failure.map(|failure| (failure.as_str(), report.message.as_deref()));
-            held(name, pod, revision, trouble)
+            let note = note.as_ref().map(|note| clip(note, ERROR_BYTES));
+            BindingStatus { last_error: note.or(entry.last_error), ..entry }
         }
     }
 }
@@ -252,19 +267,25 @@ fn held(name: &str, pod: &PodRef, revision: &str, trouble: Option<(&str, Option<
 fn ready(servers: &[BindingStatus]) -> Finding {
     let bad: Vec<&BindingStatus> =
         servers.iter().filter(|server| server.state != BindingState::Bound).collect();
+    let message = servers.iter().filter_map(text).collect::<Vec<_>>().join("; ");
     let Some(first) = bad.first() else {
-        return Finding::holds(ConditionType::Ready, Reason::Bound, "");
+        return Finding::holds(ConditionType::Ready, Reason::Bound, message);
     };
-    let message = bad
-        .iter()
-        .map(|server| format!("{}: {}", server.name, server.last_error.as_deref().unwrap_or_default()))
-        .collect::<Vec<_>>()
-        .join("; ");
     if bad.len() < servers.len() {
         return Finding::holds(ConditionType::Ready, Reason::Degraded, message);
     }
     let reason = first.reason.as_deref().and_then(reason_of).unwrap_or(Reason::Pending);
     Finding::fails(ConditionType::Ready, reason, message)
+}
+
+/// What is wrong at a server, which is named once.
+fn text(server: &BindingStatus) -> Option<String> {
+    let (name, error) = (format!("server {:?}", server.name), server.last_error.as_deref());
+    match error {
+        Some(error) if error.contains(&name) => Some(error.to_owned()),
+        Some(error) => Some(format!("{name}: {error}")),
+        None => (server.state != BindingState::Bound).then_some(name),
+    }
 }
 
 /// The reason of a binding's text, among those that a binding can have.

@@ -52,6 +52,23 @@ fn a_pool_without_a_free_slot_says_why() {
 }
 
 #[test]
+fn what_people_have_to_mend_names_the_pod_and_the_remedy() {
+    let name = pool_pod(0, 50, &[]).name;
+    let text = |status: &McpServerStatus| status.conditions.last().unwrap().message.clone();
+    let taken = name_taken(&name);
+    let status = of("{}", &[], 1, Some(&taken));
+    assert_eq!(ready(&status), "Ready=False PodForbidden");
+    assert!(text(&status).contains(&name) && text(&status).ends_with("delete it"), "{status:?}");
+    // Ready by the kubelet, and its sidecar tells no operator what it holds.
+    let mut locked = PoolPod { trouble: Some(Trouble::locked(&name, 50_000)), ..pool_pod(0, 50, &[]) };
+    locked.occupancy.synced = false;
+    let status = of("{}", &[locked.clone()], 1, None);
+    assert_eq!(ready(&status), "Ready=False PoolStarting");
+    assert!(text(&status).ends_with(&format!("delete pod {name:?}")), "{status:?}");
+    assert_eq!(ready(&of("{}", &[locked, pool_pod(1, 50, &[])], 1, None)), "Ready=True PoolReady");
+}
+
+#[test]
 fn a_refused_server_is_not_ready_for_the_same_reason() {
     let shared = server("{auth: {type: Shared, shared: {secretKeyRef: {name: token, key: value}}}}");
     let refusal = validate(&shared, SecretState::Missing).unwrap_err();

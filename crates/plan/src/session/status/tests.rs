@@ -262,3 +262,41 @@ fn the_status_of_32_failing_servers_is_small() {
     let status = status(&session, &outcomes, GATEWAY, NOW);
     assert!(serde_json::to_string(&status).unwrap().len() < 32 << 10);
 }
+
+#[test]
+fn each_server_is_named_once_in_what_is_wrong() {
+    let named = waiting();
+    let foreign = held(Some(Failure::UpstreamUnreachable), Some("connect refused"));
+    let silent = held(Some(Failure::Unauthorized), None);
+    let session = session("{servers: [{name: everything}, {name: b}, {name: c}, {name: d}]}");
+    let status = status(&session, &[named, foreign, silent, held(None, None)], GATEWAY, NOW);
+    assert_eq!(
+        status.conditions.last().unwrap().message,
+        "waits for a free slot of server \"everything\"; server \"b\": connect refused; server \"c\""
+    );
+}
+
+#[test]
+fn a_slot_that_serves_on_in_a_pod_which_obeys_nobody_is_bound_and_says_what_to_do() {
+    let trouble = crate::pod::Trouble::locked("everything-x-0", 50_000);
+    let noted = |report| {
+        Outcome::kept(&valid("{}"), &pool_pod(0, 50, &["77-session"]), report).noted(&trouble.message)
+    };
+    let mut session = session("{}");
+    for report in [Some(report(None, None)), None] {
+        let status = status(&session, &[noted(report)], GATEWAY, NOW);
+        assert_eq!(conditions(&status).pop().unwrap(), "Ready=True Bound");
+        assert!(
+            status.conditions.last().unwrap().message.ends_with("delete pod \"everything-x-0\""),
+            "{status:?}"
+        );
+        assert!(status.servers[0].pod_ref.is_some() && status.servers[0].state == BindingState::Bound);
+        session.status = Some(status);
+    }
+    // It is over with the first answer.
+    let status = status(&session, &[held(None, None)], GATEWAY, NOW);
+    assert_eq!(
+        (status.conditions.last().unwrap().message.as_str(), &status.servers[0].last_error),
+        ("", &None)
+    );
+}
