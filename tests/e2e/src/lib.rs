@@ -2,7 +2,7 @@
 //! the metrics of Berth's own pods.
 //!
 //! Environment: `KUBECONFIG` (the cluster), `BERTH_GATEWAY` (base URL of the gateway, default `http://127.0.0.1:18080`),
-//! `BERTH_IMAGE_PROBE` (image of the probe). `BERTH_KEEP=1` keeps the namespaces of failed tests.
+//! `BERTH_IMAGE_PROBE` (image of the probe). `BERTH_KEEP=1` keeps what failed tests leave: namespaces, logs.
 
 // A test helper that cannot go on says so by a panic: that is what fails the test.
 #![allow(
@@ -15,7 +15,10 @@
 )]
 
 mod baseline;
+pub mod conformance;
+mod inside;
 mod kubectl;
+mod late;
 mod mcp;
 mod metrics;
 mod namespace;
@@ -27,14 +30,18 @@ mod session;
 mod tls;
 mod user;
 mod wait;
+mod way;
 mod writes;
 
 pub use baseline::wait_for_baseline;
 pub use kubectl::{Printed, kubectl};
+pub use late::{LateOperator, LateOperators};
 pub use mcp::{Answer, McpClient, gateway_url, post, try_post};
 pub use metrics::{Metrics, pod_metrics, system_metrics};
 pub use namespace::{TestNamespace, in_namespace, system_namespace};
-pub use operator::{leader, leader_after, lease, operator_log, scale, with_replicas, without_operator};
+pub use operator::{
+    give_lease_back, leader, leader_after, lease, operator_log, scale, with_replicas, without_operator,
+};
 pub use probe::{Books, Probe};
 pub use process::{Process, kill};
 pub use scale::{figure, rounds, seed};
@@ -42,4 +49,5 @@ pub use session::{POOL, mcp_server, session, subject_of, used_session, wait_unti
 pub use tls::Holder;
 pub use user::token_of_user;
 pub use wait::eventually;
+pub use way::Moment;
 pub use writes::{api_writes, forbidden_creates};

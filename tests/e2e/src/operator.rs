@@ -57,6 +57,18 @@ pub async fn lease(client: &Client) -> Lease {
     leases.get(berth_api::label::LEADER_LEASE).await.expect("the operators have a lease")
 }
 
+/// Gives the Lease back for a process that was killed and of which no request is under way any more, as it would have done.
+pub async fn give_lease_back(client: &Client) {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), &system_namespace());
+    let nobody = json!({
+        "metadata": {"annotations": {berth_api::label::LEADER_ADDRESS: null}},
+        "spec": {"holderIdentity": null},
+    });
+    let given =
+        leases.patch(berth_api::label::LEADER_LEASE, &PatchParams::default(), &Patch::Merge(nobody)).await;
+    given.expect("the Lease can be given back");
+}
+
 /// The identity in the Lease and the pod that it names, once there is one that runs.
 pub async fn leader(client: &Client) -> (String, Pod) {
     let pods: Api<Pod> = Api::namespaced(client.clone(), &system_namespace());

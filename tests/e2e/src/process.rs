@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A process of a container, by its id: signals reach it and no other.
@@ -19,6 +19,11 @@ impl Process {
         let uid = pod.uid().expect("a pod has a UID");
         let pid = pids().find(|pid| is_of(pid, &uid, binary))?;
         Some(Self { pid, what: format!("{binary} of pod {}", pod.name_any()) })
+    }
+
+    /// Its id on this machine.
+    pub fn pid(&self) -> &str {
+        &self.pid
     }
 
     /// The process of that program of the test cluster that `KUBECONFIG` is of: another cluster may run beside it.
@@ -40,6 +45,11 @@ impl Process {
             [pid] => Self { pid: pid.clone(), what: program.to_owned() },
             other => panic!("one {program} of this cluster runs on this machine, not {other:?}"),
         }
+    }
+
+    /// A link of its folder in `/proc`, such as `exe` or `ns/net`.
+    pub(crate) fn link(&self, name: &str) -> PathBuf {
+        Path::new("/proc").join(&self.pid).join(name)
     }
 
     /// Sends a signal, such as `KILL`, `STOP` or `CONT`.

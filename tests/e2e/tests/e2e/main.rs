@@ -18,6 +18,8 @@ mod leading;
 mod outages;
 mod quiet;
 mod references;
+mod restored;
+mod stale;
 mod subjects;
 mod surviving;
 mod tenants;

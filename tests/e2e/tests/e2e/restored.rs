@@ -1,0 +1,108 @@
+//! What the operator made and somebody deletes or changes: it is back at once, and nothing more is written.
+
+use crate::quiet::nothing_is_written_for;
+use berth_api::McpServer;
+use berth_e2e::{
+    Probe, TestNamespace, api_writes, eventually, in_namespace, mcp_server, system_namespace, used_session,
+};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use kube::{Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::time::Duration;
+
+/// How soon what went or changed is as it should be.
+const BOUND: Duration = Duration::from_secs(10);
+
+/// The name of the one object of that kind that the operator made for `server`.
+async fn made_for<K>(namespace: &TestNamespace, server: &McpServer) -> String
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+{
+    let of = format!(
+        "app.kubernetes.io/managed-by=berth-operator,berth.dev/server-uid={}",
+        server.uid().expect("it has a UID")
+    );
+    let made = namespace.api::<K>().list_metadata(&ListParams::default().labels(&of)).await.unwrap();
+    assert_eq!(made.items.len(), 1, "{of}");
+    made.items[0].name_any()
+}
+
+/// Deletes an object and waits until another of the same name is there: it as it was, and as it is.
+async fn delete<K>(api: &Api<K>, name: &str) -> (K, K)
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    let before = api.get(name).await.unwrap();
+    api.delete(name, &DeleteParams::default()).await.unwrap();
+    let after = eventually(&format!("{} {name} is back", K::kind(&())), BOUND, || async {
+        api.get_opt(name).await.unwrap().filter(|found| found.uid() != before.uid())
+    })
+    .await;
+    (before, after)
+}
+
+/// Changes an object by `patch` and waits until what `part` shows of it is as before.
+async fn change<K>(api: &Api<K>, name: &str, patch: Value, part: &str)
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Serialize,
+{
+    let show = |object: &K| json!(object).pointer(part).cloned().expect("the object has that part");
+    let before = show(&api.get(name).await.unwrap());
+    let changed = api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    assert_ne!(show(&changed), before);
+    eventually(&format!("{} {name} is as before", K::kind(&())), BOUND, || async {
+        (show(&api.get(name).await.unwrap()) == before).then_some(())
+    })
+    .await;
+}
+
+/// Applied and created Secrets and policies among `writes`.
+fn made(writes: &BTreeMap<String, f64>) -> [f64; 3] {
+    ["APPLY secrets", "POST secrets", "APPLY networkpolicies"]
+        .map(|write| writes.get(write).copied().unwrap_or_default())
+}
+
+#[tokio::test]
+async fn what_the_operator_made_is_back_at_once_when_it_was_deleted_or_changed() {
+    in_namespace("restored", |namespace| async move {
+        let probe = Probe::start(&namespace).await;
+        // A pod for each session: it needs the certificate.
+        let pool = json!({"pool": {"warm": 0, "sessionsPerPod": 1}});
+        let server = mcp_server(&namespace, "probe", &probe.url(), pool).await;
+        let token = namespace.token("alice").await;
+        let certificate = made_for::<Secret>(&namespace, &server).await;
+        let policy = made_for::<NetworkPolicy>(&namespace, &server).await;
+        let (secrets, policies) = (namespace.api::<Secret>(), namespace.api::<NetworkPolicy>());
+        let system: Api<Secret> = Api::namespaced(namespace.client.clone(), &system_namespace());
+        nothing_is_written_for(&namespace, Duration::from_secs(1)).await;
+        let before = made(&api_writes(&namespace.client).await);
+
+        delete(&secrets, &certificate).await;
+        let (old, new) = delete(&policies, &policy).await;
+        assert_eq!(new.spec, old.spec);
+        delete(&system, "berth-gateway-tls").await;
+        let (old, new) = delete(&system, "berth-ca").await;
+        assert!(new.data == old.data && new.annotations() == old.annotations(), "it is the same CA");
+        change(&secrets, &certificate, json!({"data": {"ca.crt": "eA=="}}), "/data/ca.crt").await;
+        change(&policies, &policy, json!({"spec": {"ingress": [{}]}}), "/spec").await;
+        let unlabelled = json!({"metadata": {"labels": {"app.kubernetes.io/managed-by": null}}});
+        change(&secrets, &certificate, unlabelled, "/metadata/labels").await;
+
+        let opened = used_session(&namespace, "s", &token).await;
+        assert_eq!(probe.books().await.total("initialize"), 1);
+        nothing_is_written_for(&namespace, Duration::from_secs(20)).await;
+        let after = made(&api_writes(&namespace.client).await);
+        let [applied, created, policed] = [0, 1, 2].map(|n| after[n] - before[n]);
+        // The certificate went, was changed and lost its label; the gateway's went. The policy went and was changed.
+        assert_eq!((applied, created, policed), (4.0, 1.0, 2.0), "each is written once");
+        namespace.end(&opened, Duration::from_mins(1)).await;
+    })
+    .await;
+}
