@@ -41,12 +41,13 @@ pub struct ErrorBody {
     message: String,
     server: Option<String>,
     reason: Option<&'static str>,
+    retry_after_millis: Option<u64>,
 }
 
 impl ErrorBody {
     /// An error of `code`; `message` names the thing and the remedy.
     pub fn new(code: i32, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), server: None, reason: None }
+        Self { code, message: message.into(), server: None, reason: None, retry_after_millis: None }
     }
 
     /// Names the `McpServer` in `data.server`.
@@ -63,6 +64,13 @@ impl ErrorBody {
         self
     }
 
+    /// Says in `data.retryAfterMillis` how long not to ask again.
+    #[must_use]
+    pub fn retry_after_millis(mut self, millis: u64) -> Self {
+        self.retry_after_millis = Some(millis);
+        self
+    }
+
     /// The error's code.
     pub fn code(&self) -> i32 {
         self.code
@@ -71,8 +79,12 @@ impl ErrorBody {
     /// The whole message. `id` is the raw JSON of the request's id; none, or what is not JSON, becomes `null`.
     pub fn render(&self, id: Option<&str>) -> String {
         let id = id.and_then(|raw| serde_json::from_str::<&RawValue>(raw).ok()).unwrap_or(RawValue::NULL);
-        let data = (self.server.is_some() || self.reason.is_some())
-            .then_some(Data { server: self.server.as_deref(), reason: self.reason });
+        let data = Data {
+            server: self.server.as_deref(),
+            reason: self.reason,
+            retry_after_millis: self.retry_after_millis,
+        };
+        let data = (data != Data::default()).then_some(data);
         let error = Detail { code: self.code, message: &self.message, data };
         serde_json::to_string(&Message { jsonrpc: "2.0", id, error }).unwrap_or_default()
     }
@@ -93,12 +105,15 @@ struct Detail<'a> {
     data: Option<Data<'a>>,
 }
 
-#[derive(Serialize)]
+#[derive(Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 struct Data<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     server: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_millis: Option<u64>,
 }
 
 /// An answer with `result`, a raw JSON value, to the request whose raw id is `id`.
@@ -117,6 +132,15 @@ mod tests {
         assert_eq!(
             body.render(Some("1.0")),
             r#"{"jsonrpc":"2.0","id":1.0,"error":{"code":-32050,"message":"server \"a\" refused","data":{"server":"a","reason":"Unauthorized"}}}"#
+        );
+    }
+
+    #[test]
+    fn an_error_says_when_to_ask_again() {
+        let body = ErrorBody::new(UPSTREAM_TROUBLE, "down").reason("RateLimited").retry_after_millis(1_500);
+        assert_eq!(
+            body.render(Some("1")),
+            r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32050,"message":"down","data":{"reason":"RateLimited","retryAfterMillis":1500}}}"#
         );
     }
 

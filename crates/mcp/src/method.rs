@@ -10,3 +10,11 @@ pub const PING: &str = "ping";
 pub const CANCELLED: &str = "notifications/cancelled";
 /// A running request goes on.
 pub const PROGRESS: &str = "notifications/progress";
+/// A client wants news of a resource.
+pub const SUBSCRIBE: &str = "resources/subscribe";
+/// It wants none any more.
+pub const UNSUBSCRIBE: &str = "resources/unsubscribe";
+/// A resource has changed.
+pub const RESOURCE_UPDATED: &str = "notifications/resources/updated";
+/// The end of notifications that a list of the server's has changed.
+pub const LIST_CHANGED: &str = "/list_changed";

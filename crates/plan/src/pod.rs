@@ -232,6 +232,7 @@ mod tests {
             state,
             failure: None,
             message: None,
+            next_retry_unix_millis: None,
             activity: Activity::default(),
             end: None,
         }

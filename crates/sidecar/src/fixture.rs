@@ -2,10 +2,13 @@
 
 use crate::budget::Budget;
 use crate::metrics::Metrics;
-use crate::session::Shared;
+use crate::session::{Gate, Key, Shared};
+use crate::sync;
 use crate::upstream::Dialer;
 use berth_net::feed::Feed;
-use berth_wire::{Generation, Header, ServerKey, SessionSpec, Subject, Timeouts, Upstream};
+use berth_wire::{
+    Generation, Header, Limits, OnStateLost, ServerKey, SessionSpec, Subject, Timeouts, Upstream,
+};
 use std::sync::Arc;
 use tokio_util::task::TaskTracker;
 
@@ -34,17 +37,23 @@ pub(crate) fn spec(credential: &str) -> SessionSpec {
             drain_millis: 5_000,
             close_millis: 5_000,
         },
+        on_state_lost: OnStateLost::default(),
+        limits: Limits::default(),
+        scope_key: None,
     }
 }
 
 /// What the sessions of one sidecar share.
 pub(crate) fn shared() -> Arc<Shared> {
+    let random = rustls::crypto::ring::default_provider().secure_random;
     Arc::new(Shared {
         dialer: Arc::new(Dialer::system().unwrap()),
+        gate: sync::Mutex::new(Gate::new()),
         budget: Budget::mebibytes(1),
         metrics: Metrics::default(),
         feed: Feed::default(),
-        random: rustls::crypto::ring::default_provider().secure_random,
+        random,
+        scope_key: Key::random(random),
         tasks: TaskTracker::new(),
     })
 }

@@ -16,6 +16,7 @@ pub mod args;
 mod bounds;
 pub mod budget;
 mod control;
+mod fault;
 #[cfg(test)]
 mod fixture;
 pub mod metrics;
@@ -26,5 +27,3 @@ mod session;
 pub mod sidecar;
 mod sync;
 pub mod upstream;
-
-pub use relay::REQUEST_LIMIT;

@@ -18,6 +18,11 @@ pub struct Metrics {
     pub scopes: Gauge,
     /// Client requests that are being relayed.
     pub requests_in_flight: Gauge,
+    /// Open streams of clients, for what the server says outside of calls.
+    pub client_streams: Gauge,
+    /// Open streams of upstreams, for the same.
+    pub upstream_streams: Gauge,
+    server_requests: Family<ServerRequestLabels, Counter>,
     connects: Family<ConnectLabels, Counter>,
     control_accepted: Family<ControlLabels, Counter>,
     control_refused: Family<ControlLabels, Counter>,
@@ -37,6 +42,20 @@ pub enum Verb {
     Delete,
     /// To tell of all.
     Get,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ServerRequestLabels {
+    result: ServerRequest,
+}
+
+/// What became of a request of a server's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+enum ServerRequest {
+    /// A client has it.
+    Handed,
+    /// It was refused as no client can take it.
+    Refused,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -99,6 +118,15 @@ impl Metrics {
             "Client requests being relayed",
             metrics.requests_in_flight.clone(),
         );
+        let streams = metrics.client_streams.clone();
+        ours.register("client_streams", "Open streams of clients outside of calls", streams);
+        let streams = metrics.upstream_streams.clone();
+        ours.register("upstream_streams", "Open streams of upstreams outside of calls", streams);
+        ours.register(
+            "server_requests",
+            "Requests of servers to clients, by what became of them",
+            metrics.server_requests.clone(),
+        );
         ours.register("connects", "Attempts to connect, by how they ended", metrics.connects.clone());
         ours.register(
             "control_accepted",
@@ -122,5 +150,11 @@ impl Metrics {
     /// Counts an attempt that ended.
     pub(crate) fn count_connect(&self, result: ConnectResult) {
         self.connects.get_or_create(&ConnectLabels { result }).inc();
+    }
+
+    /// Counts a request of a server's: handed to a client, or refused.
+    pub(crate) fn count_server_request(&self, handed: bool) {
+        let result = if handed { ServerRequest::Handed } else { ServerRequest::Refused };
+        self.server_requests.get_or_create(&ServerRequestLabels { result }).inc();
     }
 }

@@ -3,7 +3,8 @@
 use crate::budget::Budget;
 use crate::metrics::Metrics;
 use crate::registry::Registry;
-use crate::session::Shared;
+use crate::session::{Gate, Key, Shared};
+use crate::sync;
 use crate::upstream::Dialer;
 use crate::{control, relay};
 use axum::Router;
@@ -34,8 +35,16 @@ impl Sidecar {
         stop: CancellationToken,
     ) -> Self {
         let random = rustls::crypto::ring::default_provider().secure_random;
-        let shared =
-            Shared { dialer, budget, metrics, feed: Feed::default(), random, tasks: TaskTracker::new() };
+        let shared = Shared {
+            dialer,
+            gate: sync::Mutex::new(Gate::new()),
+            budget,
+            metrics,
+            feed: Feed::default(),
+            random,
+            scope_key: Key::random(random),
+            tasks: TaskTracker::new(),
+        };
         Self { registry: Registry::new(server, slots, Arc::new(shared), stop) }
     }
 

@@ -22,8 +22,10 @@
 
 mod end;
 mod identity;
+mod limits;
 mod placement;
 mod session;
+mod state_lost;
 mod watch;
 
 pub use end::{EndPhase, EndReport, EndRequest, EndStep, Outcome};
@@ -31,6 +33,8 @@ pub use identity::{
     CA_FILE, CERT_FILE, DATA_PREFIX, GATEWAY_URI, KEY_FILE, OPERATOR_DNS_NAME, OPERATOR_PORT, OPERATOR_URI,
     SIDECAR_PORT, TERM_HEADER, server_dns_name,
 };
+pub use limits::{Limits, ScopeKey};
 pub use placement::{PlacementLine, ServerPlacement, SessionPlacements};
 pub use session::{Generation, Header, ServerKey, SessionSpec, Subject, Timeouts, Upstream, Withheld};
+pub use state_lost::OnStateLost;
 pub use watch::{Activity, Failure, Refusal, RefusalReason, SessionReport, SessionState, WatchLine};

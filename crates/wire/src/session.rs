@@ -1,10 +1,10 @@
 //! What the operator wants of a sidecar: the body of `PUT /v1/sessions/{uid}`.
 
-use crate::Failure;
+use crate::{Failure, Limits, OnStateLost, ScopeKey};
 use serde::{Deserialize, Serialize};
 
 /// The whole desired state of one session in one sidecar.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionSpec {
     /// UID of the `AgentSession`: the session's key in the sidecar. Never the user, never a credential's hash.
@@ -21,10 +21,19 @@ pub struct SessionSpec {
     pub upstream: Upstream,
     /// How long each step may take.
     pub timeouts: Timeouts,
+    /// What its clients see when the upstream forgot its session.
+    #[serde(default, skip_serializing_if = "OnStateLost::is_default")]
+    pub on_state_lost: OnStateLost,
+    /// How much it may ask at once.
+    #[serde(default)]
+    pub limits: Limits,
+    /// Seals the session ids of its clients, so that they outlive this sidecar. Without it they end with the process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope_key: Option<ScopeKey>,
 }
 
 /// An `McpServer` at one revision.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServerKey {
     /// UID of the `McpServer`.
@@ -53,7 +62,7 @@ impl Generation {
 }
 
 /// Whose session it is. Compared byte for byte.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Subject {
     /// Issuer; empty means the Kubernetes API server.
@@ -63,7 +72,7 @@ pub struct Subject {
 }
 
 /// Where the upstream is and what is sent to it.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Upstream {
     /// Absolute `http` or `https` URL of the MCP endpoint.
@@ -104,7 +113,7 @@ impl std::fmt::Debug for Header {
 }
 
 /// How long each step may take, in milliseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Timeouts {
     /// Whole of a connect.
@@ -143,6 +152,18 @@ mod tests {
         let text = serde_json::to_string(&upstream).unwrap();
         assert!(text.contains(r#""withheld":{"reason":"RefNotPermitted","message":"label it"}"#), "{text}");
         assert!(serde_json::from_str::<Upstream>(&text).unwrap() == upstream);
+    }
+
+    #[test]
+    fn what_is_to_be_seen_of_a_lost_state_is_only_written_if_it_is_not_the_default() {
+        let usual = serde_json::to_value(SessionSpec::default()).unwrap();
+        assert_eq!(usual.get("onStateLost"), None);
+        let read: SessionSpec = serde_json::from_value(usual).unwrap();
+        assert_eq!(read.on_state_lost, OnStateLost::Reinitialize);
+        let fail = SessionSpec { on_state_lost: OnStateLost::Fail, ..SessionSpec::default() };
+        let written = serde_json::to_value(&fail).unwrap();
+        assert_eq!(written["onStateLost"], "Fail");
+        assert!(serde_json::from_value::<SessionSpec>(written).unwrap() == fail);
     }
 
     #[test]

@@ -37,6 +37,9 @@ pub struct SessionReport {
     /// Text to `failure`: names server and step, no secret, at most 256 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// No attempt to connect is made before this, in milliseconds since 1970; set while that is in the future.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_retry_unix_millis: Option<u64>,
     /// What it did so far.
     pub activity: Activity,
     /// How its end went, or goes.
@@ -47,7 +50,8 @@ pub struct SessionReport {
 /// Where a session's upstream connection stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum SessionState {
-    /// Slot held, nothing connected: no request has needed the upstream yet, or the connection was evicted.
+    /// Slot held, nothing connected: no request has needed the upstream yet, the connection was evicted, or it cannot be
+    /// had for now, as `failure` says.
     Idle,
     /// An attempt to connect is in flight.
     Connecting,

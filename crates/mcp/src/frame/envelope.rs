@@ -92,7 +92,9 @@ pub(super) struct Progress<'a> {
 impl<'a> Params<'a> for Progress<'a> {}
 
 /// Tells `null` from absent: a member that is there is `Some`, whatever it holds.
-fn present<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'a RawValue>, D::Error> {
+pub(super) fn present<'de: 'a, 'a, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<&'a RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 

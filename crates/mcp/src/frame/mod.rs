@@ -4,9 +4,11 @@
 //! numbers. So the text itself is kept; [`Frame::parse`] only finds byte spans in it and [`splice`] replaces them.
 
 mod envelope;
+mod mark;
 mod splice;
 mod token;
 
+pub use mark::{REINITIALIZED, mark_reinitialized};
 pub use splice::splice;
 pub use token::{Token, TokenKey};
 

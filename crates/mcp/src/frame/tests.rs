@@ -136,7 +136,7 @@ fn token() -> impl Strategy<Value = String> {
 }
 
 /// Any JSON value as text.
-fn json() -> impl Strategy<Value = String> {
+pub(super) fn json() -> impl Strategy<Value = String> {
     let leaf = prop_oneof![
         Just("null".to_owned()),
         Just("1.000".to_owned()),

@@ -4,6 +4,9 @@ use super::Event;
 use bytes::Bytes;
 use std::fmt::Write;
 
+/// A comment: says nothing, and that the stream is alive.
+pub const COMMENT: &[u8] = b":\n\n";
+
 /// The bytes of one event, its blank line included. Line ends in `data` become separate `data` lines; in `event` and
 /// `id`, which cannot hold them, they are left out.
 pub fn encode(event: &Event) -> Bytes {

@@ -4,7 +4,7 @@ mod decode;
 mod encode;
 
 pub use decode::{Decoder, TooLarge};
-pub use encode::encode;
+pub use encode::{COMMENT, encode};
 
 /// One event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

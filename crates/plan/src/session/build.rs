@@ -5,7 +5,8 @@ use crate::server::validate::ValidServer;
 use crate::session::validate::Refusal;
 use berth_api::AgentSession;
 use berth_wire::{
-    EndRequest, Generation, Header, SessionReport, SessionSpec, Subject, Timeouts, Upstream, Withheld,
+    EndRequest, Generation, Header, Limits, OnStateLost, SessionReport, SessionSpec, Subject, Timeouts,
+    Upstream, Withheld,
 };
 use std::time::Duration;
 
@@ -28,6 +29,9 @@ pub fn spec(session: &AgentSession, server: &ValidServer, headers: &[Header]) ->
             drain_millis: drain_millis(session, server.timeouts.drain_millis),
             ..server.timeouts
         },
+        on_state_lost: OnStateLost::default(),
+        limits: Limits::default(),
+        scope_key: None,
     }
 }
 
@@ -125,6 +129,7 @@ mod tests {
             state: SessionState::Connected,
             failure: None,
             message: None,
+            next_retry_unix_millis: None,
             activity: Activity::default(),
             end: None,
         };

@@ -5,12 +5,14 @@
 use super::clock::Clock;
 use super::map::{Ids, Inbound};
 use super::reply::Reply;
+use super::resume::Resume;
+use super::{ask, fan};
 use crate::bounds::millis;
 use crate::budget::Charge;
-use crate::session::{CallError, CallGuard, Session};
+use crate::session::{Aside, CallError, CallGuard, Session, Turn, Via};
 use crate::upstream::{
-    Body, BodyError, Connection, REFUSAL_LIMIT, RESPONSE_LIMIT, SendError, Site, Step, Trouble,
-    is_session_lost,
+    Body, BodyError, Connection, REFUSAL_LIMIT, SendError, Site, Step, Trouble, is_session_lost,
+    is_session_lost_message,
 };
 use berth_mcp::{error, header, method, sse};
 use berth_wire::Failure;
@@ -28,16 +30,19 @@ const NOTICE: Duration = Duration::from_secs(5);
 const LINGER: (Duration, usize) = (Duration::from_secs(1), 64 * 1024);
 
 /// How often an answer is held for a moment: as it came, and as it goes to the client.
-const COPIES: usize = 2;
+pub(super) const COPIES: usize = 2;
 
 /// A call that runs.
 pub(super) struct Call {
     guard: CallGuard,
+    turn: Option<Turn>,
     ids: Ids,
     /// The request, mapped.
     message: Bytes,
     clock: Clock,
     reply: Reply,
+    /// The resource that it subscribes the client to.
+    subscription: Option<Box<str>>,
     /// Covers the request.
     _request: Charge,
     /// Covers what is held of the answer and is not yet on its way to the client.
@@ -46,18 +51,42 @@ pub(super) struct Call {
     sent: Option<Arc<Connection>>,
 }
 
+/// A request that is ready to be relayed.
+pub(super) struct Prepared {
+    pub ids: Ids,
+    /// The request, mapped.
+    pub message: String,
+    /// The resource that it subscribes the client to, if it was not before.
+    pub subscription: Option<Box<str>>,
+    /// Covers the request.
+    pub charge: Charge,
+}
+
+/// What happened while a call waited.
+enum News {
+    Aside(Aside),
+    /// The client was asked something, or has answered.
+    Asking,
+    /// The client left while it was asked.
+    Left,
+}
+
 impl Call {
-    pub(super) fn new(guard: CallGuard, ids: Ids, message: String, request: Charge, reply: Reply) -> Self {
+    pub(super) fn new(guard: CallGuard, turn: Turn, prepared: Prepared, reply: Reply) -> Self {
+        let Prepared { ids, message, subscription, charge } = prepared;
         let timeouts = guard.desired.timeouts;
         let (silence, whole) = (millis(timeouts.request_millis), millis(timeouts.request_max_millis));
         let clock = Clock::start(Instant::now(), silence, whole);
         let held = guard.session.shared.budget.charge();
-        Self { guard, ids, message: Bytes::from(message), clock, reply, _request: request, held, sent: None }
+        let (turn, message) = (Some(turn), Bytes::from(message));
+        Self { guard, turn, ids, message, clock, reply, subscription, _request: charge, held, sent: None }
     }
 
     /// Runs it to its end.
     pub(super) async fn run(mut self) {
-        match self.relay().await {
+        let relayed = self.relay().await;
+        self.give_up_asking();
+        match relayed {
             Ok(mut body) => {
                 let session = self.session().clone();
                 // The call is over for its client and for the books.
@@ -73,21 +102,28 @@ impl Call {
 
     /// Relays until the last message has gone to the client; gives back what is left of the answer.
     async fn relay(&mut self) -> Result<Body, CallError> {
+        if let Some(mut turn) = self.turn.take() {
+            self.attended(turn.come()).await?;
+            self.turn = Some(turn);
+        }
         let mut resent = false;
         loop {
-            let session = self.session().clone();
-            let connection = self.bounded(session.connection(None)).await??;
+            let (session, scope) = (self.session().clone(), self.guard.scope.clone());
+            let connection = self.attended(session.connection_for(&scope)).await??;
             let _user = connection.users.token();
             self.sent = Some(connection.clone());
-            let posted = self.bounded(connection.post(self.message.clone())).await?;
+            let posted = self.attended(connection.post(self.message.clone())).await?;
             let mut response = posted.map_err(|error| self.lost(&connection, &error))?;
-            if response.status().is_success() {
-                return self.answer(&connection, response).await;
-            }
             let status = response.status();
-            let text = self.bounded(response.body_mut().text(REFUSAL_LIMIT)).await?.unwrap_or_default();
-            if !(connection.has_session_id() && is_session_lost(status, &text)) {
-                return Err(self.refused(self.site().refusal(status, &text)));
+            if status.is_success() {
+                if let Some(rest) = self.answer(&connection, response).await? {
+                    return Ok(rest);
+                }
+            } else {
+                let text = self.attended(response.body_mut().text(REFUSAL_LIMIT)).await?.unwrap_or_default();
+                if !(connection.has_session_id() && is_session_lost(status, &text)) {
+                    return Err(self.refused(self.site().refusal(status, &text)));
+                }
             }
             // The upstream refused the request because it does not know the session: it was not carried out.
             session.lost(&connection, true);
@@ -99,11 +135,12 @@ impl Call {
         }
     }
 
+    /// Relays an answer; none if it says no more than that the upstream does not know its session.
     async fn answer(
         &mut self,
         connection: &Arc<Connection>,
         response: Response<Body>,
-    ) -> Result<Body, CallError> {
+    ) -> Result<Option<Body>, CallError> {
         let status = response.status();
         let media_type =
             response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -112,39 +149,67 @@ impl Call {
         let mut body = response.into_body();
         if is_stream {
             self.reply.open_stream();
-            self.stream(connection, &mut body).await?;
+            match self.stream(connection, body).await? {
+                Some(rest) => body = rest,
+                None => return Ok(None),
+            }
         } else if is_json {
             let mut held = self.held.take();
-            let text = body.text_covered(RESPONSE_LIMIT, |bytes| held.cover(COPIES * bytes));
-            let text = self.bounded(text).await?;
+            let text = body.text_covered(self.limit(), |bytes| held.cover(COPIES * bytes));
+            let text = self.attended(text).await?;
             let text = text.map_err(|error| self.unreadable(connection, &error))?;
-            let Inbound::Last(text) = self.ids.inbound(text) else {
+            let Inbound::Last { text, is_result } = self.ids.inbound(text) else {
                 return Err(self.refused(self.not_mcp("the answer is not a response to the request")));
             };
-            self.reply.last(text, held).await;
+            if connection.has_session_id() && is_session_lost_message(&text, false) {
+                return Ok(None);
+            }
+            self.last(connection, text, is_result, held).await?;
         } else {
             return Err(self.refused(self.not_mcp("the answer is neither JSON nor an event stream")));
         }
         self.session().note(None);
-        Ok(body)
+        Ok(Some(body))
     }
 
-    /// Relays the events of an answer in their order, the result last.
-    async fn stream(&mut self, connection: &Arc<Connection>, body: &mut Body) -> Result<(), CallError> {
-        let mut decoder = sse::Decoder::new(RESPONSE_LIMIT);
+    /// Relays the events of an answer in their order, the result last. A stream that ends before is taken up again where it
+    /// was, if its events have ids. None as for [`Self::answer`].
+    async fn stream(
+        &mut self,
+        connection: &Arc<Connection>,
+        mut body: Body,
+    ) -> Result<Option<Body>, CallError> {
+        let mut resume = Resume::default();
+        let mut is_first = connection.has_session_id();
         loop {
-            let chunk = self.bounded(body.chunk()).await?.map_err(|error| self.lost(connection, &error))?;
-            let Some(chunk) = chunk else {
-                return Err(CallError::OutcomeUnknown(self.not_mcp("the stream ended without a result")));
-            };
-            decoder.feed(&chunk);
-            self.held.cover(COPIES * decoder.held()).map_err(CallError::NoRoom)?;
-            while let Some(event) = decoder.next_event() {
-                let event = event.map_err(|error| CallError::TooLarge(error.limit))?;
-                if !event.data.is_empty() && self.event(connection, event.data).await? {
-                    return Ok(());
+            let mut decoder = sse::Decoder::new(self.limit());
+            let ended = loop {
+                let chunk = match self.attended(body.chunk()).await? {
+                    Ok(Some(chunk)) => chunk,
+                    Ok(None) => break None,
+                    Err(error) => break Some(error),
+                };
+                decoder.feed(&chunk);
+                self.held.cover(COPIES * decoder.held()).map_err(CallError::NoRoom)?;
+                while let Some(event) = decoder.next_event() {
+                    let event = event.map_err(|error| CallError::TooLarge(error.limit))?;
+                    resume.note(&event);
+                    if event.data.is_empty() {
+                        continue;
+                    }
+                    let is_error = event.event.as_deref() == Some("error");
+                    if std::mem::take(&mut is_first) && is_session_lost_message(&event.data, is_error) {
+                        return Ok(None);
+                    }
+                    if self.event(connection, event.data).await? {
+                        return Ok(Some(body));
+                    }
                 }
-            }
+            };
+            body = match self.attended(resume.resume(connection)).await? {
+                Some(body) => body,
+                None => return Err(self.broken(connection, ended.as_ref())),
+            };
         }
     }
 
@@ -152,36 +217,105 @@ impl Call {
     async fn event(&mut self, connection: &Arc<Connection>, data: String) -> Result<bool, CallError> {
         let mut held = self.held.take();
         held.cover(COPIES * data.len()).map_err(CallError::NoRoom)?;
+        let session = self.session().clone();
         match self.ids.inbound(data) {
-            Inbound::Last(text) => {
-                let clock = self.clock;
-                let session = self.session().clone();
-                bounded(&session, &self.guard, clock, self.reply.last(text, held)).await?;
+            Inbound::Last { text, is_result } => {
+                self.last(connection, text, is_result, held).await?;
                 return Ok(true);
             }
             Inbound::Forward { text, alive } => {
                 if alive {
                     self.clock.progress(Instant::now());
                 }
-                let clock = self.clock;
-                let session = self.session().clone();
-                bounded(&session, &self.guard, clock, self.reply.event(text, held)).await?;
+                self.forward(text, held).await?;
             }
-            Inbound::Ping(id) => {
-                let pong = error::render_result(&id, "{}");
-                self.session().spawn(notify(self.session().clone(), connection.clone(), pong));
+            Inbound::News(text) => {
+                fan::tell_others(&session, &self.guard.scope, &text);
+                self.forward(text, held).await?;
             }
+            Inbound::Ask(text) => self.ask(connection, &text, held).await?,
+            Inbound::Withdraw(text) => fan::withdraw(&session, connection, &text, held),
+            Inbound::Ping(id) => ask::answer(&session, connection, error::render_result(&id, "{}")),
             Inbound::Drop(reason) => {
-                tracing::debug!(session = %self.session().uid, reason, "a message of the upstream's was dropped");
+                tracing::debug!(session = %session.uid, reason, "a message of the upstream's was dropped");
             }
         }
         Ok(false)
     }
 
+    /// Sends the client a message; false if it has left.
+    async fn forward(&mut self, text: String, held: Charge) -> Result<bool, CallError> {
+        self.reply.open_stream();
+        let deadline = self.deadline();
+        bounded(&self.guard, self.clock, deadline, self.reply.event(text, held)).await
+    }
+
+    /// Sends the client the last message, after all that came on the side.
+    async fn last(
+        &mut self,
+        connection: &Connection,
+        text: String,
+        is_result: bool,
+        held: Charge,
+    ) -> Result<(), CallError> {
+        while let Ok(aside) = self.guard.aside.try_recv() {
+            self.beside(aside).await?;
+        }
+        if is_result {
+            self.subscription = None;
+        }
+        let text = self.guard.mark(connection, text);
+        let deadline = self.deadline();
+        bounded(&self.guard, self.clock, deadline, self.reply.last(text, held)).await
+    }
+
+    /// Passes on what came for the client elsewhere than on the call's answer.
+    async fn beside(&mut self, aside: Aside) -> Result<(), CallError> {
+        let text = match aside.is_progress.then(|| self.ids.inbound(aside.text.clone())) {
+            None => aside.text,
+            Some(Inbound::Forward { text, .. }) => text,
+            Some(_) => return Ok(()),
+        };
+        self.clock.progress(Instant::now());
+        if !self.forward(text, aside.held).await? {
+            self.give_up_asking();
+        }
+        Ok(())
+    }
+
+    /// Hands the client a request of the server's.
+    async fn ask(&mut self, connection: &Arc<Connection>, text: &str, held: Charge) -> Result<(), CallError> {
+        self.clock.progress(Instant::now());
+        let via = Via::Call(self.guard.upstream_id);
+        let is_there = self.reply.takes_stream();
+        if let Some(text) = ask::hand(self.session(), &self.guard.scope, connection, text, via, is_there)
+            && !self.forward(text, held).await?
+        {
+            self.give_up_asking();
+        }
+        Ok(())
+    }
+
+    /// Answers what the server asked for this call's sake: its client will not.
+    fn give_up_asking(&self) {
+        if self.is_asked() {
+            ask::client_left(self.session(), &self.guard.scope, Via::Call(self.guard.upstream_id));
+        }
+    }
+
+    /// Whether the server waits for the client for this call's sake.
+    fn is_asked(&self) -> bool {
+        *self.guard.asking.borrow() > 0
+    }
+
     /// Tells the client why there is no result, and the upstream that none is wanted any more.
     async fn fail(mut self, error: CallError) {
         let text = error.render(&self.guard.desired.server.name, &self.ids.client);
-        let _ = timeout(LAST_WORD, self.reply.last(text, self.held.take())).await;
+        let held = self.held.take();
+        let _ = match error {
+            CallError::StateLost => timeout(LAST_WORD, self.reply.begin_anew(text, held)).await,
+            _ => timeout(LAST_WORD, self.reply.last(text, held)).await,
+        };
         let stop = matches!(
             error,
             CallError::TimedOut(_) | CallError::Ending | CallError::TooLarge(_) | CallError::NoRoom(_)
@@ -200,6 +334,11 @@ impl Call {
         &self.guard.session
     }
 
+    /// Largest answer, or event of one, in bytes.
+    fn limit(&self) -> usize {
+        usize::try_from(self.guard.desired.limits.response_bytes).unwrap_or(usize::MAX)
+    }
+
     fn site(&self) -> Site<'_> {
         Site { server: &self.guard.desired.server.name, step: Step::Request }
     }
@@ -212,6 +351,14 @@ impl Call {
         // A JSON-RPC error of the upstream's own is an answer to this request, no trouble with the upstream.
         self.session().note(Some(&trouble).filter(|trouble| trouble.rpc_error.is_none()));
         CallError::Trouble(trouble)
+    }
+
+    /// The answer ended before the result.
+    fn broken(&self, connection: &Arc<Connection>, error: Option<&SendError>) -> CallError {
+        match error {
+            Some(error) => self.lost(connection, error),
+            None => CallError::OutcomeUnknown(self.not_mcp("the stream ended without a result")),
+        }
     }
 
     /// The connection failed: it is taken out of use, and the request fails, as it must not be sent twice. A credential that is
@@ -237,29 +384,63 @@ impl Call {
         }
     }
 
-    async fn bounded<T>(&self, work: impl Future<Output = T>) -> Result<T, CallError> {
-        bounded(self.session(), &self.guard, self.clock, work).await
+    /// When the call has to end, as things stand: its clock stands still while the client is asked something.
+    fn deadline(&self) -> Instant {
+        if self.is_asked() { self.clock.hard_end() } else { self.clock.deadline() }
+    }
+
+    /// Waits for `work` as long as the call may go on, and passes on what comes for the client meanwhile.
+    async fn attended<T>(&mut self, work: impl Future<Output = T>) -> Result<T, CallError> {
+        let mut work = std::pin::pin!(work);
+        loop {
+            let deadline = self.deadline();
+            let is_asked = self.is_asked();
+            let guard = &mut self.guard;
+            let news = tokio::select! {
+                biased;
+                Some(aside) = guard.aside.recv() => News::Aside(aside),
+                value = &mut work => return Ok(value),
+                () = guard.session.cancelled().cancelled() => return Err(CallError::Ending),
+                () = guard.cancelled.notified() => return Err(CallError::Cancelled),
+                Ok(()) = guard.asking.changed() => News::Asking,
+                () = self.reply.left(), if is_asked => News::Left,
+                () = sleep_until(deadline) => return Err(CallError::TimedOut(self.clock.millis_until(deadline))),
+            };
+            match news {
+                News::Aside(aside) => self.beside(aside).await?,
+                News::Asking => self.clock.progress(Instant::now()),
+                News::Left => self.give_up_asking(),
+            }
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if let Some(uri) = self.subscription.take() {
+            self.guard.scope.unsubscribe(&uri);
+        }
     }
 }
 
 /// Waits for `work` as long as the call may go on.
 async fn bounded<T>(
-    session: &Session,
     guard: &CallGuard,
     clock: Clock,
+    deadline: Instant,
     work: impl Future<Output = T>,
 ) -> Result<T, CallError> {
     tokio::select! {
         biased;
         value = work => Ok(value),
-        () = session.cancelled().cancelled() => Err(CallError::Ending),
+        () = guard.session.cancelled().cancelled() => Err(CallError::Ending),
         () = guard.cancelled.notified() => Err(CallError::Cancelled),
-        () = sleep_until(clock.deadline()) => Err(CallError::TimedOut(clock.allowed_millis())),
+        () = sleep_until(deadline) => Err(CallError::TimedOut(clock.millis_until(deadline))),
     }
 }
 
 /// Sends the upstream a message that nothing depends on.
-async fn notify(session: Arc<Session>, connection: Arc<Connection>, message: String) {
+pub(super) async fn notify(session: Arc<Session>, connection: Arc<Connection>, message: String) {
     let sent = timeout(NOTICE, async {
         let mut response = connection.post(Bytes::from(message)).await?;
         response.body_mut().finish(REFUSAL_LIMIT).await;

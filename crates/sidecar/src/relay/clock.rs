@@ -30,9 +30,14 @@ impl Clock {
         self.silent_end.min(self.hard_end)
     }
 
-    /// What the call has taken by its deadline, in milliseconds.
-    pub(super) fn allowed_millis(&self) -> u64 {
-        u64::try_from((self.deadline() - self.began).as_millis()).unwrap_or(u64::MAX)
+    /// When it has to end whatever happens.
+    pub(super) fn hard_end(&self) -> Instant {
+        self.hard_end
+    }
+
+    /// What the call has taken by `deadline`, in milliseconds.
+    pub(super) fn millis_until(&self, deadline: Instant) -> u64 {
+        u64::try_from((deadline - self.began).as_millis()).unwrap_or(u64::MAX)
     }
 }
 
@@ -45,10 +50,11 @@ mod tests {
         let now = Instant::now();
         let seconds = Duration::from_secs;
         let mut clock = Clock::start(now, seconds(5), seconds(12));
-        assert_eq!((clock.deadline(), clock.allowed_millis()), (now + seconds(5), 5_000));
+        assert_eq!(clock.deadline(), now + seconds(5));
         clock.progress(now + seconds(4));
         assert_eq!(clock.deadline(), now + seconds(9));
         clock.progress(now + seconds(8));
-        assert_eq!((clock.deadline(), clock.allowed_millis()), (now + seconds(12), 12_000));
+        assert_eq!((clock.deadline(), clock.hard_end()), (now + seconds(12), now + seconds(12)));
+        assert_eq!(clock.millis_until(clock.deadline()), 12_000);
     }
 }

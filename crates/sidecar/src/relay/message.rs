@@ -14,11 +14,20 @@ use tokio::time::timeout;
 /// How long the upstream may take to accept a message.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Passes `text`, which is `frame`, to the upstream if it is connected: no such message is a reason to connect. 202 if
-/// there is nothing more to do, 502 if the upstream did not take it.
+/// Passes `text`, which is `frame`, to the upstream if it is connected: no such message is a reason to connect. An answer goes
+/// to the connection that asked, once. 202 if there is nothing more to do, 502 if the upstream did not take it.
 pub(super) async fn pass(session: &Arc<Session>, scope: &Scope, text: &str, frame: &Frame<'_>) -> StatusCode {
-    let Some(message) = outbound(scope, text, frame) else { return StatusCode::ACCEPTED };
-    let Some(connection) = session.established() else { return StatusCode::ACCEPTED };
+    let (message, connection) = match frame {
+        Frame::Response { id: Some(id), .. } => {
+            let Some(asked) = scope.answer(&id.key()) else {
+                tracing::debug!(session = %session.uid, "an answer to nothing that the server asks was dropped");
+                return StatusCode::ACCEPTED;
+            };
+            (Some(splice(text, [(id.span(), &asked.id)])), Some(asked.connection))
+        }
+        _ => (outbound(scope, text, frame), session.established()),
+    };
+    let (Some(message), Some(connection)) = (message, connection) else { return StatusCode::ACCEPTED };
     let (done, status) = oneshot::channel();
     let delivery = deliver(session.clone(), connection, message);
     // A client that leaves has still said it.
@@ -31,6 +40,8 @@ pub(super) async fn pass(session: &Arc<Session>, scope: &Scope, text: &str, fram
 /// The message for the upstream; none if it ends here.
 fn outbound(scope: &Scope, text: &str, frame: &Frame<'_>) -> Option<String> {
     match frame {
+        // An error about a message of the server's that the client could not read: nobody knows which.
+        Frame::Response { .. } => None,
         // The sidecar has said so itself.
         Frame::Notification { method, .. } if method == method::INITIALIZED => None,
         Frame::Notification { method, subject } if method == method::CANCELLED => {

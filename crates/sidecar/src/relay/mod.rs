@@ -1,42 +1,46 @@
 //! The data path: MCP of the legacy era towards clients, for the gateway only.
 //!
-//! [`call`] relays a request, [`message`] what wants no answer, [`map`] turns ids; `initialize` and `ping` end here.
+//! [`request`] takes a client's request and [`call`] relays it; [`message`] is what wants no answer, [`map`] turns ids.
+//! [`listen`] is a client's GET, [`source`] the upstream's own stream behind it, [`fan`] what comes on that; [`ask`] hands a
+//! client what the server asks. `initialize` and `ping` end here.
 
 mod answer;
+mod ask;
 mod call;
 mod clock;
+mod fan;
+mod listen;
 mod map;
 mod message;
+mod outside;
 mod read;
 mod reply;
+mod request;
+mod resume;
+mod source;
 
-use crate::budget::Charge;
 use crate::registry::Registry;
-use crate::session::{CallError, Scope, Session};
-use answer::{json, not_held, not_initialized, refuse, scope_unknown};
+use crate::session::{CallError, NoScope, Scope, Session};
+use answer::{
+    Answer, SESSION_ID, json, not_held, not_initialized, refuse, respond, scope_unknown, too_many_clients,
+};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use berth_mcp::error::{self, render_result};
-use berth_mcp::frame::{Frame, Token};
+use berth_mcp::frame::Frame;
 use berth_mcp::{header, method};
-use call::Call;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use map::Ids;
-use reply::Reply;
+use http::header::ACCEPT;
+use http::{HeaderMap, HeaderValue, StatusCode};
+use request::Request;
 use std::sync::Arc;
-use tokio::sync::oneshot;
 
-/// Largest message of a client, in bytes.
-pub const REQUEST_LIMIT: usize = 4 * 1024 * 1024;
-const SESSION_ID: HeaderName = HeaderName::from_static(header::MCP_SESSION_ID);
-
-/// Route `/mcp/{uid}`. GET answers 405: server messages that belong to no call have no stream yet.
+/// Route `/mcp/{uid}`.
 pub(crate) fn router(registry: Arc<Registry>) -> Router {
     let path = format!("/{}/{{uid}}", berth_wire::DATA_PREFIX);
-    Router::new().route(&path, post(receive).delete(close_scope)).with_state(registry)
+    Router::new().route(&path, post(receive).get(listen::open).delete(close_scope)).with_state(registry)
 }
 
 async fn receive(
@@ -47,7 +51,8 @@ async fn receive(
 ) -> Response {
     let Some(session) = registry.get(&uid) else { return not_held() };
     let mut charge = session.shared.budget.charge();
-    let bytes = match read::message(body, &mut charge).await {
+    let limit = usize::try_from(session.desired().limits.request_bytes).unwrap_or(usize::MAX);
+    let bytes = match read::message(body, limit, &mut charge).await {
         Ok(bytes) => bytes,
         Err(error) => {
             let (status, code) = error.codes();
@@ -64,7 +69,7 @@ async fn receive(
     if let Frame::Request { id, method, params, .. } = &frame
         && method == method::INITIALIZE
     {
-        return initialize(&session, id, params.unwrap_or("{}")).await;
+        return initialize(&session, id.raw(), params.unwrap_or("{}"), accepts_stream(&headers)).await;
     }
     let request_id = match &frame {
         Frame::Request { id, .. } => Some(id.raw()),
@@ -78,59 +83,43 @@ async fn receive(
         Frame::Request { id, method, .. } if method == method::PING => {
             json(StatusCode::OK, render_result(id.raw(), "{}"))
         }
-        Frame::Request { id, progress_token, .. } => {
-            let ids = (id, progress_token.as_ref());
-            relay(&session, scope, text, ids, charge).await
+        Frame::Request { id, method, progress_token, .. } => {
+            let request = Request { text, id, method, token: progress_token.as_ref(), charge };
+            request.relay(&session, scope, accepts_stream(&headers)).await
         }
         _ => message::pass(&session, &scope, text, &frame).await.into_response(),
     }
 }
 
 /// Opens a client scope on the session's connection, which is made if there is none.
-async fn initialize(session: &Arc<Session>, id: &Token<'_>, params: &str) -> Response {
-    let Some(guard) = session.begin_call(None) else { return not_held() };
-    let result = if guard.is_over_limit() {
-        Err(CallError::TooMany)
-    } else {
-        session.connection(Some(&params.into())).await
+async fn initialize(session: &Arc<Session>, id: &str, params: &str, accepts_stream: bool) -> Response {
+    let Some((desired, books)) = session.begin_initialize() else { return not_held() };
+    let server = desired.server.name.clone();
+    // Its token is known before anything else is, so that it can go with an answer that is late.
+    let client = session.new_client(params);
+    let token = client.as_ref().and_then(|client| HeaderValue::try_from(&client.token).ok());
+    let (Some(client), Some(token)) = (client, token) else {
+        let text = "the sidecar has no randomness for a session id";
+        return refuse(StatusCode::INTERNAL_SERVER_ERROR, error::INTERNAL, text, Some(id));
     };
-    let connection = match result {
-        Ok(connection) => connection,
-        Err(error) => return json(StatusCode::OK, error.render(&guard.desired.server.name, id.raw())),
+    let params: Arc<str> = params.into();
+    let (session, id, early) = (session.clone(), id.to_owned(), token.clone());
+    let answer = async move {
+        let _books = books;
+        let opened = async {
+            let connection = session.connection(Some(&params)).await?;
+            match session.open_scope(client, &connection) {
+                Ok(()) => Ok(render_result(&id, &connection.initialize_result)),
+                Err(NoScope::Unknown) => Err(CallError::Ending),
+                Err(NoScope::TooMany) => Err(CallError::TooManyClients),
+            }
+        };
+        match opened.await {
+            Ok(text) => Answer::Opened(text.into(), token),
+            Err(error) => Answer::Json(error.render(&server, &id).into()),
+        }
     };
-    let Some(scope) = session.open_scope() else {
-        return json(StatusCode::OK, CallError::Ending.render(&guard.desired.server.name, id.raw()));
-    };
-    let mut response = json(StatusCode::OK, render_result(id.raw(), &connection.initialize_result));
-    if let Ok(value) = HeaderValue::try_from(scope) {
-        response.headers_mut().insert(SESSION_ID, value);
-    }
-    response
-}
-
-async fn relay(
-    session: &Arc<Session>,
-    scope: Arc<Scope>,
-    text: &str,
-    (id, token): (&Token<'_>, Option<&Token<'_>>),
-    charge: Charge,
-) -> Response {
-    let Some(guard) = session.begin_call(Some((scope, id.key()))) else { return not_held() };
-    let server = guard.desired.server.name.clone();
-    if guard.is_over_limit() {
-        return json(StatusCode::OK, CallError::TooMany.render(&server, id.raw()));
-    }
-    let ids = Ids::new(id, token, guard.upstream_id);
-    let message = ids.outbound(text, id, token);
-    let (head, answer) = oneshot::channel();
-    session.spawn(Call::new(guard, ids, message, charge, Reply::new(head)).run());
-    let Ok(answer) = answer.await else {
-        // Only a panic of the call leaves it unanswered.
-        let body = error::ErrorBody::new(error::INTERNAL, "the sidecar failed; the outcome is unknown")
-            .server(server);
-        return json(StatusCode::OK, body.render(Some(id.raw())));
-    };
-    answer.into_response()
+    respond(answer, accepts_stream, Some(early)).await
 }
 
 async fn close_scope(
@@ -139,18 +128,51 @@ async fn close_scope(
     headers: HeaderMap,
 ) -> Response {
     let Some(session) = registry.get(&uid) else { return not_held() };
-    match headers.get(SESSION_ID).map(HeaderValue::to_str) {
-        None => not_initialized(None),
-        Some(Ok(id)) if session.close_scope(id) => StatusCode::NO_CONTENT.into_response(),
-        Some(_) => scope_unknown(None),
+    let Some(token) = headers.get(SESSION_ID) else { return not_initialized(None) };
+    let Ok(scope) = token.to_str().map_err(|_| NoScope::Unknown).and_then(|token| session.close_scope(token))
+    else {
+        return scope_unknown(None);
+    };
+    if let Some(scope) = scope {
+        ask::client_ended(&session, &scope);
     }
+    StatusCode::NO_CONTENT.into_response()
 }
 
 /// The scope that the request names.
 fn scope_of(session: &Session, headers: &HeaderMap, id: Option<&str>) -> Result<Arc<Scope>, Box<Response>> {
-    match headers.get(SESSION_ID).map(HeaderValue::to_str) {
-        None => Err(Box::new(not_initialized(id))),
-        Some(Ok(scope)) => session.scope(scope).ok_or_else(|| Box::new(scope_unknown(id))),
-        Some(Err(_)) => Err(Box::new(scope_unknown(id))),
+    let Some(token) = headers.get(SESSION_ID) else { return Err(Box::new(not_initialized(id))) };
+    let scope = token.to_str().map_err(|_| NoScope::Unknown).and_then(|token| session.scope(token));
+    match scope {
+        Ok(scope) if session.has_lost_state_of(&scope) => Err(Box::new(scope_unknown(id))),
+        Ok(scope) => Ok(scope),
+        Err(NoScope::Unknown) => Err(Box::new(scope_unknown(id))),
+        Err(NoScope::TooMany) => Err(Box::new(too_many_clients(id))),
+    }
+}
+
+/// Whether the client takes an event stream. Who does not say takes what it gets.
+fn accepts_stream(headers: &HeaderMap) -> bool {
+    let mut values = headers.get_all(ACCEPT).iter().peekable();
+    let takes = |range: &str| {
+        ["*/*", "text/*", header::EVENT_STREAM].iter().any(|taken| header::is_media_type(range, taken))
+    };
+    values.peek().is_none()
+        || values.any(|value| value.to_str().is_ok_and(|value| value.split(',').any(takes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_takes_a_stream_unless_it_says_otherwise() {
+        let takes = |values: &[&'static str]| {
+            let headers = values.iter().map(|value| (ACCEPT, HeaderValue::from_static(value)));
+            accepts_stream(&headers.collect())
+        };
+        assert!(takes(&[]) && takes(&["application/json, text/event-stream"]) && takes(&["*/*;q=0.1"]));
+        assert!(takes(&["application/json", "Text/Event-Stream; q=0.9"]));
+        assert!(!takes(&["application/json"]) && !takes(&["text/html, application/*"]));
     }
 }

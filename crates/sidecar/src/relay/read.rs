@@ -1,6 +1,5 @@
 //! Reads a client's message, within the limit and the budget.
 
-use super::REQUEST_LIMIT;
 use crate::budget::{Charge, NoRoom};
 use axum::body::Body;
 use berth_mcp::error;
@@ -12,8 +11,8 @@ use http_body_util::BodyExt;
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ReadError {
     /// It is too large, or its sender left.
-    #[error("the message is larger than the limit of {REQUEST_LIMIT} bytes, or was cut off")]
-    TooLarge,
+    #[error("the message is larger than the limit of {0} bytes, or was cut off")]
+    TooLarge(usize),
     /// There is no memory for it now.
     #[error(transparent)]
     NoRoom(#[from] NoRoom),
@@ -23,20 +22,20 @@ impl ReadError {
     /// The status and the JSON-RPC code for the client.
     pub(super) fn codes(&self) -> (StatusCode, i32) {
         match self {
-            Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, error::TOO_LARGE),
+            Self::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, error::TOO_LARGE),
             Self::NoRoom(_) => (StatusCode::SERVICE_UNAVAILABLE, error::LIMIT_REACHED),
         }
     }
 }
 
-/// The whole message. `charge` covers it twice: as it came, and as it is mapped for the upstream.
-pub(super) async fn message(mut body: Body, charge: &mut Charge) -> Result<Bytes, ReadError> {
+/// The whole message, of at most `limit` bytes. `charge` covers it twice: as it came, and as it is mapped for the upstream.
+pub(super) async fn message(mut body: Body, limit: usize, charge: &mut Charge) -> Result<Bytes, ReadError> {
     let mut whole = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.map_err(|_| ReadError::TooLarge)?.into_data() else { continue };
+        let Ok(data) = frame.map_err(|_| ReadError::TooLarge(limit))?.into_data() else { continue };
         let size = whole.len() + data.len();
-        if size > REQUEST_LIMIT {
-            return Err(ReadError::TooLarge);
+        if size > limit {
+            return Err(ReadError::TooLarge(limit));
         }
         charge.cover(2 * size)?;
         whole.extend_from_slice(&data);

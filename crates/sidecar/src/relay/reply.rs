@@ -13,16 +13,32 @@ const BUFFERED_EVENTS: usize = 16;
 pub(super) struct Reply {
     head: Option<oneshot::Sender<Answer>>,
     events: Option<mpsc::Sender<Bytes>>,
+    /// The client takes an event stream.
+    accepts_stream: bool,
 }
 
 impl Reply {
-    pub(super) fn new(head: oneshot::Sender<Answer>) -> Self {
-        Self { head: Some(head), events: None }
+    pub(super) fn new(head: oneshot::Sender<Answer>, accepts_stream: bool) -> Self {
+        Self { head: Some(head), events: None, accepts_stream }
     }
 
-    /// Answers with a stream from now on.
+    /// Whether the client is there and takes a stream.
+    pub(super) fn takes_stream(&self) -> bool {
+        let may_open = self.accepts_stream && self.head.as_ref().is_some_and(|head| !head.is_closed());
+        may_open || self.events.as_ref().is_some_and(|events| !events.is_closed())
+    }
+
+    /// Returns when the client has left an open stream.
+    pub(super) async fn left(&self) {
+        match &self.events {
+            Some(events) => events.closed().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Answers with a stream from now on, if the client takes one.
     pub(super) fn open_stream(&mut self) {
-        if let Some(head) = self.head.take() {
+        if let Some(head) = self.head.take_if(|_| self.accepts_stream) {
             let (events, receiver) = mpsc::channel(BUFFERED_EVENTS);
             if head.send(Answer::Stream(receiver)).is_ok() {
                 self.events = Some(events);
@@ -30,12 +46,22 @@ impl Reply {
         }
     }
 
-    /// Sends one message of the stream; `charge` is given back when the client has it.
-    pub(super) async fn event(&mut self, data: String, charge: Charge) {
-        let Some(events) = &self.events else { return };
+    /// Sends one message of the stream; `charge` is given back when the client has it. False if the client has left.
+    pub(super) async fn event(&mut self, data: String, charge: Charge) -> bool {
+        let Some(events) = &self.events else { return false };
         let event = Event { event: Some("message".to_owned()), data, ..Event::default() };
-        if events.send(charge.attach(encode(&event))).await.is_err() {
+        let taken = events.send(charge.attach(encode(&event))).await.is_ok();
+        if !taken {
             self.events = None;
+        }
+        taken
+    }
+
+    /// Tells the client to begin anew, if its answer has not begun yet; else sends the last message as any other.
+    pub(super) async fn begin_anew(&mut self, text: String, charge: Charge) {
+        match self.head.take() {
+            Some(head) => drop(head.send(Answer::Unknown(charge.attach(text)))),
+            None => self.last(text, charge).await,
         }
     }
 

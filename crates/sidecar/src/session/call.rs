@@ -1,21 +1,24 @@
 //! The books of one running call, and what can become of it.
 
-use super::scope::Running;
+use super::lanes::{Full, Turn};
+use super::scope::{MAX_SCOPES, Running};
 use super::{Desired, Scope, Session};
-use crate::budget::NoRoom;
+use crate::budget::{Charge, NoRoom};
 use crate::sync::lock;
-use crate::upstream::Trouble;
+use crate::upstream::{Connection, Trouble};
 use berth_mcp::error::{self, ErrorBody};
 use berth_mcp::frame::TokenKey;
 use berth_net::feed::Urgency;
 use berth_net::metrics::Held;
+use berth_wire::Limits;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-/// Calls that a session runs at once.
-const MAX_CALLS: u32 = 64;
+/// Messages that wait for a call whose client is slow; more are lost.
+const MAX_ASIDE: usize = 2048;
 
 /// Why a call has no result of the upstream's.
 #[derive(Clone, Debug)]
@@ -34,8 +37,14 @@ pub(crate) enum CallError {
     TooLarge(usize),
     /// The sidecar has no memory for the answer now.
     NoRoom(NoRoom),
-    /// Too many calls run.
-    TooMany,
+    /// As many calls run and wait as these limits allow.
+    TooMany(Limits),
+    /// The upstream forgot the state that the client knows of, and the client is to begin anew.
+    StateLost,
+    /// Too many other clients are busy.
+    TooManyClients,
+    /// Too much is asked for by one client; the text names the limit.
+    Refused(String),
 }
 
 impl CallError {
@@ -45,9 +54,7 @@ impl CallError {
             Self::Trouble(Trouble { rpc_error: Some(raw), .. }) => {
                 return format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{raw}}}"#);
             }
-            Self::Trouble(trouble) => {
-                ErrorBody::new(error::UPSTREAM_TROUBLE, &trouble.message).reason(trouble.failure.as_str())
-            }
+            Self::Trouble(trouble) => upstream_trouble(trouble),
             Self::OutcomeUnknown(trouble) => ErrorBody::new(
                 error::OUTCOME_UNKNOWN,
                 format!(
@@ -74,12 +81,33 @@ impl CallError {
                 let text = format!("{reason}; the request was sent and may have been carried out");
                 ErrorBody::new(error::LIMIT_REACHED, text)
             }
-            Self::TooMany => {
-                let text = format!("the session runs {MAX_CALLS} requests already; wait for one to finish");
+            Self::TooMany(Limits { concurrent_calls, queued_calls, .. }) => {
+                let text = format!(
+                    "the session runs {concurrent_calls} requests already and {queued_calls} wait; \
+                     wait for one to finish, or raise limits of the McpServer"
+                );
                 ErrorBody::new(error::LIMIT_REACHED, text)
             }
+            Self::StateLost => {
+                let text = "Session not found: the upstream forgot it; send initialize again without an Mcp-Session-Id";
+                ErrorBody::new(error::SESSION_UNKNOWN, text)
+            }
+            Self::TooManyClients => {
+                let text =
+                    format!("the session serves {MAX_SCOPES} clients already; end one of them by DELETE");
+                ErrorBody::new(error::LIMIT_REACHED, text)
+            }
+            Self::Refused(text) => ErrorBody::new(error::LIMIT_REACHED, text),
         };
         body.server(server).render(Some(id))
+    }
+}
+
+fn upstream_trouble(trouble: &Trouble) -> ErrorBody {
+    let body = ErrorBody::new(error::UPSTREAM_TROUBLE, &trouble.message).reason(trouble.failure.as_str());
+    match trouble.retry_after {
+        Some(wait) => body.retry_after_millis(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
+        None => body,
     }
 }
 
@@ -89,42 +117,104 @@ pub(crate) struct CallGuard {
     pub desired: Arc<Desired>,
     /// The request's id at the upstream.
     pub upstream_id: u64,
+    /// Its client.
+    pub scope: Arc<Scope>,
     /// Told when the client has cancelled it.
     pub cancelled: Arc<Notify>,
-    scope: Option<(Arc<Scope>, TokenKey)>,
+    /// How many requests of the server's wait for the client for its sake.
+    pub asking: watch::Receiver<u32>,
+    /// What the upstream says of it elsewhere than on its answer.
+    pub aside: mpsc::Receiver<Aside>,
+    id: TokenKey,
+    _books: Books,
+}
+
+/// A message for a call's client that did not come on the call's own answer.
+pub(crate) struct Aside {
+    /// Progress of the call, as the upstream spelled it; else what goes to the client as it is.
+    pub is_progress: bool,
+    pub text: String,
+    /// Covers the text.
+    pub held: Charge,
+}
+
+/// What any request of a client's holds while it runs.
+pub(crate) struct Books {
+    session: Arc<Session>,
     _held: Held,
     _token: TaskTrackerToken,
 }
 
+/// Why a call was not entered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotBegun {
+    /// The session takes no new work.
+    Ending,
+    /// As many run and wait as may.
+    Full(Limits),
+}
+
 impl Session {
-    /// Enters a call; none if the session takes no new work. `scope` is its client and the client's id for it.
-    pub(crate) fn begin_call(self: &Arc<Self>, scope: Option<(Arc<Scope>, TokenKey)>) -> Option<CallGuard> {
+    /// Enters a call of the client `scope`, who calls it `id`.
+    pub(crate) fn begin_call(
+        self: &Arc<Self>,
+        scope: Arc<Scope>,
+        id: TokenKey,
+    ) -> Result<(CallGuard, Turn), NotBegun> {
+        let (desired, books) = self.books().ok_or(NotBegun::Ending)?;
+        let limits = desired.limits;
+        let turn = self.lanes.enter(limits.concurrent_calls, limits.queued_calls);
+        let turn = turn.map_err(|Full| NotBegun::Full(limits))?;
+        let upstream_id = self.fresh_upstream_id();
+        let cancelled = Arc::new(Notify::new());
+        let (asking, asked) = watch::channel(0);
+        scope.begin(id.clone(), Running { upstream_id, cancelled: cancelled.clone(), asking });
+        let (sender, aside) = mpsc::channel(MAX_ASIDE);
+        lock(&self.asides).insert(upstream_id, sender);
+        let (session, asking) = (self.clone(), asked);
+        let guard =
+            CallGuard { session, desired, upstream_id, scope, cancelled, asking, aside, id, _books: books };
+        Ok((guard, turn))
+    }
+
+    /// Enters an `initialize`; none if the session takes no new work. It uses nothing of the upstream but the connection, for
+    /// which any number may wait.
+    pub(crate) fn begin_initialize(self: &Arc<Self>) -> Option<(Arc<Desired>, Books)> {
+        self.books()
+    }
+
+    fn books(self: &Arc<Self>) -> Option<(Arc<Desired>, Books)> {
         let (desired, token) = {
             let inner = lock(&self.inner);
-            if !inner.machine.takes_work() {
+            if !inner.link.takes_work() {
                 return None;
             }
             // Under the lock, so that an end that begins now waits for this call.
             (inner.desired.clone(), self.calls.token())
         };
-        let upstream_id = self.fresh_upstream_id();
-        let cancelled = Arc::new(Notify::new());
-        if let Some((scope, id)) = &scope {
-            scope.begin(id.clone(), Running { upstream_id, cancelled: cancelled.clone() });
-        }
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         self.tell(Urgency::Soon);
         let held = Held::new(&self.shared.metrics.requests_in_flight);
-        Some(CallGuard {
-            session: self.clone(),
-            desired,
-            upstream_id,
-            cancelled,
-            scope,
-            _held: held,
-            _token: token,
-        })
+        Some((desired, Books { session: self.clone(), _held: held, _token: token }))
+    }
+
+    /// Gives a running call a message that did not come on its answer. False if it does not run any more, or its client does
+    /// not keep up.
+    pub(crate) fn aside(&self, upstream_id: u64, aside: Aside) -> bool {
+        let sender = lock(&self.asides).get(&upstream_id).cloned();
+        sender.is_some_and(|sender| sender.try_send(aside).is_ok())
+    }
+
+    /// The connection for a call of `scope`. If no client has opened one here yet, as the sidecar was replaced, it is made for
+    /// what this client once said of itself. A client whose state is lost gets none if it is to begin anew.
+    pub(crate) async fn connection_for(
+        self: &Arc<Self>,
+        scope: &Scope,
+    ) -> Result<Arc<Connection>, CallError> {
+        let known = lock(&self.inner).params.is_some();
+        let connection = self.connection((!known).then_some(&scope.profile.params)).await?;
+        if self.is_shut_out(scope, &connection) { Err(CallError::StateLost) } else { Ok(connection) }
     }
 
     /// Calls that run.
@@ -138,18 +228,20 @@ impl Session {
     }
 }
 
-impl CallGuard {
-    /// Whether this call is one too many.
-    pub(crate) fn is_over_limit(&self) -> bool {
-        self.session.in_flight() > MAX_CALLS
+impl Drop for CallGuard {
+    fn drop(&mut self) {
+        let mut asides = lock(&self.session.asides);
+        asides.remove(&self.upstream_id);
+        if asides.is_empty() {
+            *asides = HashMap::new();
+        }
+        drop(asides);
+        self.scope.finish(&self.id, self.upstream_id);
     }
 }
 
-impl Drop for CallGuard {
+impl Drop for Books {
     fn drop(&mut self) {
-        if let Some((scope, id)) = &self.scope {
-            scope.finish(id, self.upstream_id);
-        }
         self.session.in_flight.fetch_sub(1, Ordering::Relaxed);
         self.session.tell(Urgency::Soon);
     }

@@ -1,9 +1,10 @@
 //! What the operator wants of a session, checked and ready for use.
 
+use super::seal::Key;
 use crate::bounds::millis;
 use crate::upstream::{Carried, Target, TargetError};
 use berth_mcp::header;
-use berth_wire::{Generation, Header, ServerKey, SessionSpec, Subject, Timeouts};
+use berth_wire::{Generation, Header, Limits, OnStateLost, ServerKey, SessionSpec, Subject, Timeouts};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,6 +36,10 @@ pub(crate) struct Desired {
     /// What every request carries, credentials among it.
     pub carried: Carried,
     pub timeouts: Timeouts,
+    pub on_state_lost: OnStateLost,
+    pub limits: Limits,
+    /// Seals the session ids of clients.
+    pub scope_key: Option<Key>,
 }
 
 /// Why a spec cannot be used. Never quotes a value.
@@ -54,6 +59,9 @@ pub enum SpecError {
     /// A header has a value that HTTP does not allow.
     #[error("upstream header {0:?} has a value that a header cannot carry")]
     HeaderValue(String),
+    /// The key for the session ids of clients is not one.
+    #[error("scopeKey is not 32 bytes in base64")]
+    ScopeKey,
 }
 
 impl Desired {
@@ -72,7 +80,22 @@ impl Desired {
             target,
             carried,
             timeouts: spec.timeouts,
+            on_state_lost: spec.on_state_lost,
+            limits: spec.limits,
+            scope_key: spec.scope_key.map(|key| Key::read(&key.0).ok_or(SpecError::ScopeKey)).transpose()?,
         })
+    }
+
+    /// Whether an upstream that refused `other` would be asked the same again: it leads to the same place and carries the same.
+    pub(crate) fn has_access_of(&self, other: &Self) -> bool {
+        let same = match (&self.carried, &other.carried) {
+            (Carried::Headers(ours), Carried::Headers(theirs)) => ours == theirs,
+            (Carried::Withheld(_), Carried::Withheld(_)) => true,
+            (Carried::Headers(_), Carried::Withheld(_)) | (Carried::Withheld(_), Carried::Headers(_)) => {
+                false
+            }
+        };
+        same && self.target == other.target
     }
 
     /// Bound of a connect.

@@ -1,6 +1,6 @@
 //! The end of a session: fence, drain, close, remove. Each step is bounded, each outcome reported.
 
-use super::{Effect, Event, Session};
+use super::{Effect, Session};
 use crate::sync::lock;
 use berth_net::feed::Urgency;
 use berth_wire::{EndPhase, EndReport, Outcome};
@@ -20,7 +20,7 @@ pub(crate) struct Deadlines {
 impl Session {
     /// Fences the session. True if the end began by this, and is the caller's to carry out with [`Session::end`].
     pub(crate) fn fence(&self) -> bool {
-        let effect = lock(&self.inner).machine.step(Event::EndAsked);
+        let effect = lock(&self.inner).link.end_asked();
         if effect == Effect::BeginEnd {
             self.fence.cancel();
             self.tell(Urgency::Now);
@@ -50,10 +50,10 @@ impl Session {
         let _ = timeout(deadlines.close / 4, self.calls.wait()).await;
         let closed = self.close_upstream(deadline).await;
         report.close = closed.outcome;
-        report.remove = self.remove(closed.attempt_is_over, deadline).await;
+        report.remove = self.remove(closed.attempts_are_over, deadline).await;
         report.phase = EndPhase::Ended;
         let mut inner = lock(&self.inner);
-        inner.machine.step(Event::Removed);
+        inner.link.removed();
         inner.end = Some(report);
         report
     }
@@ -71,49 +71,49 @@ impl Session {
         }
     }
 
-    /// Ends every upstream session that may be there: of the connection, of lost ones, of an attempt in flight.
+    /// Ends every upstream session that may be there: of the connection, of lost ones, of attempts that are not over.
     async fn close_upstream(&self, deadline: Instant) -> Closed {
-        let (connections, attempt) = {
+        let (connections, attempts) = {
             let mut inner = lock(&self.inner);
             let lost = std::mem::take(&mut inner.unclosed);
             let connections: Vec<_> = inner.connection.take().into_iter().chain(lost).collect();
-            (connections, inner.attempt.take())
+            (connections, std::mem::take(&mut inner.attempts))
         };
-        let attempt = async {
-            let Some(mut attempt) = attempt else {
-                return Closed { outcome: Outcome::NotNeeded, attempt_is_over: true };
-            };
+        let attempts = futures::future::join_all(attempts.into_iter().map(async |mut attempt| {
             // One that is not over by then goes on until its own bound, and closes what it may yet open.
             match timeout_at(deadline, attempt.leftover()).await {
-                Ok(outcome) => Closed { outcome, attempt_is_over: true },
-                Err(_) => Closed { outcome: Outcome::Unconfirmed, attempt_is_over: false },
+                Ok(outcome) => Closed { outcome, attempts_are_over: true },
+                Err(_) => Closed { outcome: Outcome::Unconfirmed, attempts_are_over: false },
             }
-        };
+        }));
         let connections = futures::future::join_all(connections.iter().map(async |connection| {
             let outcome = connection.delete(deadline).await;
             // Only now: an upstream must hear of the end before its socket goes.
             connection.close().await;
             outcome
         }));
-        let (mut closed, outcomes) = tokio::join!(attempt, connections);
+        let (attempts, outcomes) = tokio::join!(attempts, connections);
         let forgotten = if lock(&self.inner).unconfirmed { Outcome::Unconfirmed } else { Outcome::NotNeeded };
-        closed.outcome = outcomes.into_iter().fold(worse(closed.outcome, forgotten), worse);
-        closed
+        let left = attempts.iter().map(|attempt| attempt.outcome);
+        Closed {
+            outcome: outcomes.into_iter().chain(left).fold(forgotten, worse),
+            attempts_are_over: attempts.iter().all(|attempt| attempt.attempts_are_over),
+        }
     }
 
     /// Forgets the scopes and sees that no task and no socket is left.
-    async fn remove(&self, attempt_is_over: bool, deadline: Instant) -> Outcome {
+    async fn remove(&self, attempts_are_over: bool, deadline: Instant) -> Outcome {
         lock(&self.inner).scopes.clear();
         let joined = timeout_at(deadline, self.calls.wait()).await.is_ok();
-        if joined && attempt_is_over { Outcome::Confirmed } else { Outcome::Unconfirmed }
+        if joined && attempts_are_over { Outcome::Confirmed } else { Outcome::Unconfirmed }
     }
 }
 
 /// How the upstream side was closed.
 struct Closed {
     outcome: Outcome,
-    /// No attempt to connect is in flight any more.
-    attempt_is_over: bool,
+    /// Nothing of an attempt to connect runs any more.
+    attempts_are_over: bool,
 }
 
 /// The worse of two outcomes.

@@ -3,31 +3,64 @@
 //! ```text
 //!            Needed                Established
 //!   Idle ------------> Connecting -------------> Connected
-//!    ^ ^                 |                          |
-//!    | +-----------------+ Failed                   |
-//!    +----------------------------------------------+ Lost
-//!   any of them -- EndAsked --> Ending -- Removed --> Ended
+//!    | ^ ^ ^            ^   |   |                   |
+//!    | | | |     Needed |   |   | Refused           | Lost
+//!    | | | +------------|---|---|-------------------+
+//!    | | |    Failed    |   |   v
+//!    | | |  +-----------|---+  Barred
+//!    | | |  v           |       |
+//!    +-|-+-Backoff------+       | Changed
+//! Held +------------------------+
+//!   any of them -- EndAsked --> Closing -- Removed --> Closed
 //! ```
+//!
+//! Whether a failure is followed by another attempt, and when, is the [gate](super::gate)'s to say, which all sessions share;
+//! only what is the session's own, a credential that is refused, bars it here.
 
 use berth_wire::SessionState;
+
+/// Where the connection stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Nothing is connected, and nothing is wrong.
+    Idle,
+    /// An attempt is in flight.
+    Connecting,
+    /// The upstream session is established.
+    Connected,
+    /// The last attempt failed, or the gate is closed. The next request that needs the upstream asks the gate.
+    Backoff,
+    /// The upstream refuses what the session carries: no attempt until that changes.
+    Barred,
+    /// The end is under way.
+    Closing,
+    /// Only the tombstone is left.
+    Closed,
+}
 
 /// The state, and the number of the last attempt to connect. Attempts are numbered from 1; a connection has the number
 /// of the attempt that made it, so that news of an old one cannot touch a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Machine {
-    state: SessionState,
+    state: State,
     epoch: u64,
 }
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// A request needs the upstream.
+    /// A request needs the upstream; the gate is open if an attempt has to be made.
     Needed,
+    /// A request needs the upstream, and the gate is closed.
+    Held,
     /// This attempt made a connection.
     Established(u64),
     /// This attempt failed.
     Failed(u64),
+    /// The upstream refused what this attempt carried.
+    Refused(u64),
+    /// What the session carries, or where it leads, has changed.
+    Changed,
     /// The connection of this attempt was lost.
     Lost(u64),
     /// The session is to end.
@@ -39,7 +72,7 @@ pub(crate) enum Event {
 /// What has to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// Nothing: the event is old news.
+    /// Nothing: the event is old news, or changes nothing.
     Nothing,
     /// Start the attempt of this number.
     StartAttempt(u64),
@@ -47,6 +80,10 @@ pub(crate) enum Effect {
     JoinAttempt,
     /// Use the connection that is there.
     UseConnection,
+    /// No attempt: the gate is closed.
+    Hold,
+    /// No attempt: the upstream refuses what the session carries.
+    Bar,
     /// No new work: the session ends or has ended.
     Refuse,
     /// Let everybody use the new connection.
@@ -67,11 +104,23 @@ pub(crate) enum Effect {
 
 impl Machine {
     pub(crate) const fn new() -> Self {
-        Self { state: SessionState::Idle, epoch: 0 }
+        Self { state: State::Idle, epoch: 0 }
     }
 
-    pub(crate) const fn state(self) -> SessionState {
+    #[cfg(test)]
+    pub(crate) const fn state(self) -> State {
         self.state
+    }
+
+    /// The state as operators are told it. One that cannot be connected for now is idle with a failure.
+    pub(crate) const fn reported(self) -> SessionState {
+        match self.state {
+            State::Idle | State::Backoff | State::Barred => SessionState::Idle,
+            State::Connecting => SessionState::Connecting,
+            State::Connected => SessionState::Connected,
+            State::Closing => SessionState::Ending,
+            State::Closed => SessionState::Ended,
+        }
     }
 
     /// Attempts begun so far.
@@ -81,32 +130,52 @@ impl Machine {
 
     /// Whether new work is taken.
     pub(crate) const fn takes_work(self) -> bool {
-        !matches!(self.state, SessionState::Ending | SessionState::Ended)
+        !matches!(self.state, State::Closing | State::Closed)
+    }
+
+    /// Whether the last attempt failed, or none may be made.
+    pub(crate) const fn is_backing_off(self) -> bool {
+        matches!(self.state, State::Backoff)
+    }
+
+    /// Whether a request that needs the upstream now would begin an attempt.
+    pub(crate) const fn would_begin(self) -> bool {
+        matches!(self.state, State::Idle | State::Backoff)
     }
 
     /// Takes `event` and says what has to be done.
     pub(crate) fn step(&mut self, event: Event) -> Effect {
-        use SessionState::{Connected, Connecting, Ended, Ending, Idle};
+        use State::{Backoff, Barred, Closed, Closing, Connected, Connecting, Idle};
+        let is_current = |epoch| epoch == self.epoch;
         let (state, effect) = match (self.state, event) {
-            (Idle, Event::Needed) => {
-                self.epoch += 1;
-                (Connecting, Effect::StartAttempt(self.epoch))
-            }
-            (Connecting, Event::Needed) => (Connecting, Effect::JoinAttempt),
-            (Connected, Event::Needed) => (Connected, Effect::UseConnection),
-            (state @ (Ending | Ended), Event::Needed) => (state, Effect::Refuse),
+            (Idle | Backoff, Event::Needed) => (Connecting, Effect::StartAttempt(self.epoch + 1)),
+            (Idle | Backoff, Event::Held) => (Backoff, Effect::Hold),
+            (Connecting, Event::Needed | Event::Held) => (Connecting, Effect::JoinAttempt),
+            (Connected, Event::Needed | Event::Held) => (Connected, Effect::UseConnection),
+            (Barred, Event::Needed | Event::Held) => (Barred, Effect::Bar),
+            (state @ (Closing | Closed), Event::Needed | Event::Held) => (state, Effect::Refuse),
 
-            (Connecting, Event::Established(epoch)) if epoch == self.epoch => (Connected, Effect::Publish),
+            (Connecting, Event::Established(epoch)) if is_current(epoch) => (Connected, Effect::Publish),
             (state, Event::Established(_)) => (state, Effect::CloseLate),
-            (Connecting, Event::Failed(epoch)) if epoch == self.epoch => (Idle, Effect::TellFailure),
-            (state @ (Ending | Ended), Event::Failed(_)) => (state, Effect::TellFailure),
-            (Connected, Event::Lost(epoch)) if epoch == self.epoch => (Idle, Effect::Evict),
+            (Connecting, Event::Failed(epoch)) if is_current(epoch) => (Backoff, Effect::TellFailure),
+            (Connecting, Event::Refused(epoch)) if is_current(epoch) => (Barred, Effect::TellFailure),
+            (state @ (Closing | Closed), Event::Failed(_) | Event::Refused(_)) => {
+                (state, Effect::TellFailure)
+            }
+            (Connected, Event::Lost(epoch)) if is_current(epoch) => (Idle, Effect::Evict),
+            (Barred, Event::Changed) => (Idle, Effect::Nothing),
 
-            (Idle | Connecting | Connected, Event::EndAsked) => (Ending, Effect::BeginEnd),
-            (state @ (Ending | Ended), Event::EndAsked) => (state, Effect::JoinEnd),
-            (Ending, Event::Removed) => (Ended, Effect::Bury),
-            (state, Event::Failed(_) | Event::Lost(_) | Event::Removed) => (state, Effect::Nothing),
+            (Closing, Event::Removed) => (Closed, Effect::Bury),
+            (state @ (Closing | Closed), Event::EndAsked) => (state, Effect::JoinEnd),
+            (_, Event::EndAsked) => (Closing, Effect::BeginEnd),
+            (
+                state,
+                Event::Failed(_) | Event::Refused(_) | Event::Lost(_) | Event::Changed | Event::Removed,
+            ) => (state, Effect::Nothing),
         };
+        if let Effect::StartAttempt(epoch) = effect {
+            self.epoch = epoch;
+        }
         self.state = state;
         effect
     }
@@ -119,8 +188,9 @@ mod tests {
 
     #[derive(Clone, Copy, Debug)]
     enum Move {
-        Need,
-        FinishAttempt { well: bool },
+        Need { gate_is_open: bool },
+        FinishAttempt { how: u8 },
+        Change,
         Lose { age: u64 },
         End,
         Remove,
@@ -128,8 +198,9 @@ mod tests {
 
     fn moves() -> impl Strategy<Value = Vec<Move>> {
         let one = prop_oneof![
-            4 => Just(Move::Need),
-            4 => any::<bool>().prop_map(|well| Move::FinishAttempt { well }),
+            4 => prop::bool::weighted(0.8).prop_map(|gate_is_open| Move::Need { gate_is_open }),
+            4 => (0_u8..3).prop_map(|how| Move::FinishAttempt { how }),
+            1 => Just(Move::Change),
             2 => (0_u64..3).prop_map(|age| Move::Lose { age }),
             1 => Just(Move::End),
             1 => Just(Move::Remove),
@@ -142,6 +213,7 @@ mod tests {
     struct World {
         in_flight: Option<u64>,
         usable: Option<u64>,
+        barred: bool,
         end_begun: bool,
         buried: bool,
     }
@@ -149,12 +221,21 @@ mod tests {
     impl World {
         fn apply(&mut self, machine: &mut Machine, one: Move) -> Result<(), TestCaseError> {
             let event = match one {
-                Move::Need => Event::Needed,
-                Move::FinishAttempt { well } => match self.in_flight.take() {
-                    Some(epoch) if well => Event::Established(epoch),
-                    Some(epoch) => Event::Failed(epoch),
-                    None => return Ok(()),
+                Move::Need { gate_is_open: true } => Event::Needed,
+                Move::Need { gate_is_open: false } => Event::Held,
+                Move::FinishAttempt { how } => match (self.in_flight.take(), how) {
+                    (Some(epoch), 0) => Event::Established(epoch),
+                    (Some(epoch), 1) => Event::Failed(epoch),
+                    (Some(epoch), _) => {
+                        self.barred = !self.end_begun;
+                        Event::Refused(epoch)
+                    }
+                    (None, _) => return Ok(()),
                 },
+                Move::Change => {
+                    self.barred = false;
+                    Event::Changed
+                }
                 Move::Lose { age } => Event::Lost(machine.attempts().saturating_sub(age)),
                 Move::End => Event::EndAsked,
                 Move::Remove => Event::Removed,
@@ -163,22 +244,28 @@ mod tests {
             match effect {
                 Effect::StartAttempt(epoch) => {
                     prop_assert!(self.in_flight.is_none() && self.usable.is_none() && !self.end_begun);
+                    prop_assert!(!self.barred, "the credential is refused");
+                    prop_assert_eq!(event, Event::Needed, "the gate is closed");
                     self.in_flight = Some(epoch);
                 }
                 Effect::JoinAttempt => prop_assert!(self.in_flight.is_some()),
                 Effect::UseConnection => prop_assert!(self.usable.is_some() && !self.end_begun),
+                Effect::Hold => prop_assert!(event == Event::Held && self.in_flight.is_none()),
+                Effect::Bar => prop_assert!(self.barred && self.in_flight.is_none()),
                 Effect::Refuse => prop_assert!(self.end_begun),
                 Effect::Publish => {
                     prop_assert!(self.usable.is_none() && !self.end_begun);
                     self.usable = Some(machine.attempts());
                 }
                 Effect::CloseLate => prop_assert!(self.end_begun),
-                Effect::TellFailure => prop_assert!(matches!(event, Event::Failed(_))),
+                Effect::TellFailure => prop_assert!(matches!(event, Event::Failed(_) | Event::Refused(_))),
                 Effect::Evict => prop_assert_eq!(self.usable.take(), Some(machine.attempts())),
                 Effect::BeginEnd => prop_assert!(!std::mem::replace(&mut self.end_begun, true)),
                 Effect::JoinEnd => prop_assert!(self.end_begun),
                 Effect::Bury => prop_assert!(self.end_begun && !std::mem::replace(&mut self.buried, true)),
-                Effect::Nothing => prop_assert!(matches!(event, Event::Lost(_) | Event::Removed)),
+                Effect::Nothing => {
+                    prop_assert!(matches!(event, Event::Lost(_) | Event::Changed | Event::Removed));
+                }
             }
             Ok(())
         }
@@ -191,10 +278,24 @@ mod tests {
             for one in moves {
                 world.apply(&mut machine, one)?;
                 prop_assert_eq!(machine.takes_work(), !world.end_begun);
-                prop_assert_eq!(machine.state() == SessionState::Ended, world.buried);
-                prop_assert_eq!(machine.state() == SessionState::Connected, world.usable.is_some() && !world.end_begun);
+                prop_assert_eq!(machine.state() == State::Closed, world.buried);
+                prop_assert_eq!(machine.state() == State::Barred, world.barred && !world.end_begun);
+                prop_assert_eq!(machine.state() == State::Connected, world.usable.is_some() && !world.end_begun);
             }
         }
+    }
+
+    #[test]
+    fn a_refused_credential_bars_until_it_changes_and_a_failure_does_not() {
+        let mut machine = Machine::new();
+        machine.step(Event::Needed);
+        assert_eq!(machine.step(Event::Failed(1)), Effect::TellFailure);
+        assert_eq!((machine.state(), machine.step(Event::Held)), (State::Backoff, Effect::Hold));
+        assert_eq!(machine.step(Event::Needed), Effect::StartAttempt(2));
+        assert_eq!(machine.step(Event::Refused(2)), Effect::TellFailure);
+        assert_eq!((machine.step(Event::Needed), machine.would_begin()), (Effect::Bar, false));
+        machine.step(Event::Changed);
+        assert_eq!(machine.step(Event::Needed), Effect::StartAttempt(3));
     }
 
     #[test]
@@ -207,6 +308,6 @@ mod tests {
         assert_eq!(machine.step(Event::Needed), Effect::StartAttempt(2));
         assert_eq!(machine.step(Event::Lost(1)), Effect::Nothing);
         assert_eq!(machine.step(Event::Established(2)), Effect::Publish);
-        assert_eq!(machine.state(), SessionState::Connected);
+        assert_eq!(machine.state(), State::Connected);
     }
 }

@@ -1,42 +1,77 @@
 //! One session: its state, its client scopes, its one upstream connection, its end.
 //!
-//! [`machine`] decides, [`connect`] and [`end`] carry out. Nothing here runs while a session is idle: no task, no timer.
+//! [`machine`] and [`gate`] decide, [`connect`], [`attempt`] and [`end`] carry out, [`recover`] tells clients of what was lost.
+//! [`clients`] are known by tokens that [`seal`] makes; a [`scope`] is what is held of one, [`lanes`] is who may call, [`stream`]
+//! and [`listening`] are about what the server says outside of calls. Nothing here runs while a session is idle: no task, no timer.
 
+mod asked;
+mod attempt;
 mod call;
+mod clients;
 mod connect;
 mod desired;
 mod end;
+mod gate;
+mod lanes;
+mod link;
+mod listening;
 mod machine;
+mod outbox;
+mod profile;
+mod recover;
 mod scope;
+mod seal;
+mod stream;
 
-pub(crate) use call::{CallError, CallGuard};
-pub(crate) use connect::Attempt;
+pub(crate) use asked::Via;
+pub(crate) use call::{Aside, CallError, CallGuard, NotBegun};
+pub(crate) use clients::NoScope;
 pub(crate) use desired::Desired;
 pub use desired::SpecError;
 pub(crate) use end::Deadlines;
-pub(crate) use scope::{Scope, fresh_id};
+pub(crate) use gate::Gate;
+pub(crate) use lanes::Turn;
+pub(crate) use listening::Listener;
+pub(crate) use outbox::Inbox;
+pub(crate) use scope::{Refused, Scope};
+pub(crate) use seal::Key;
+pub(crate) use stream::{Keep, Offer, StreamStep};
 
 use crate::budget::Budget;
 use crate::metrics::Metrics;
-use crate::sync::lock;
+use crate::sync::{self, lock};
 use crate::upstream::{Carried, Connection, Credential, Dialer, Trouble};
+use attempt::Attempt;
 use berth_net::feed::{Feed, Urgency};
 use berth_wire::{Activity, EndReport, Failure, SessionReport};
-use machine::{Effect, Event, Machine};
+use gate::Moment;
+use lanes::Lanes;
+use link::Link;
+use listening::Listening;
+use machine::Effect;
+use recover::FIRST_STATE;
 use rustls::crypto::SecureRandom;
 use scope::Scopes;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 /// What all sessions share.
 pub(crate) struct Shared {
     pub dialer: Arc<Dialer>,
+    /// Whether attempts to connect may be made: what is wrong with the server is wrong for all.
+    pub gate: sync::Mutex<Gate>,
     pub budget: Budget,
     pub metrics: Metrics,
     pub feed: Feed,
     pub random: &'static dyn SecureRandom,
+    /// Seals the session ids of clients whose session brings no key. None if there is no randomness.
+    pub scope_key: Option<Key>,
     /// Attempts and ends: they belong to no caller, and the pod's shutdown waits for them.
     pub tasks: TaskTracker,
 }
@@ -57,17 +92,24 @@ pub(crate) struct Session {
     requests: AtomicU64,
     in_flight: AtomicU32,
     next_id: AtomicU64,
+    lanes: Arc<Lanes>,
+    /// Where running calls take what does not come on their answers, by their ids upstream.
+    asides: Mutex<HashMap<u64, mpsc::Sender<Aside>>>,
+    /// The streams for what the server says outside of calls.
+    pub listening: Listening,
 }
 
 /// The part that changes under the lock.
 struct Inner {
-    machine: Machine,
+    link: Link,
     desired: Arc<Desired>,
-    /// The attempt in flight.
-    attempt: Option<Attempt>,
+    /// Attempts that are not over: the one in flight last, and those before it that are still being cleaned up after.
+    attempts: Vec<Attempt>,
     connection: Option<Arc<Connection>>,
     /// Parameters of the `initialize` that made the last connection, for the next one.
     params: Option<Arc<str>>,
+    /// Which state of the upstream's the next connection begins; see [`recover`].
+    states: u64,
     trouble: Option<Trouble>,
     /// Lost connections whose upstream sessions or sockets are not known to be gone.
     unclosed: Vec<Arc<Connection>>,
@@ -84,12 +126,13 @@ impl Session {
             shared,
             credential: Credential::new(desired.carried.clone()),
             inner: Mutex::new(Inner {
-                machine: Machine::new(),
+                link: Link::new(),
                 trouble: trouble_after(&desired.carried, None, None),
                 desired: Arc::new(desired),
-                attempt: None,
+                attempts: Vec::new(),
                 connection: None,
                 params: None,
+                states: FIRST_STATE,
                 unclosed: Vec::new(),
                 unconfirmed: false,
                 scopes: Scopes::default(),
@@ -101,6 +144,9 @@ impl Session {
             requests: AtomicU64::new(0),
             in_flight: AtomicU32::new(0),
             next_id: AtomicU64::new(1),
+            lanes: Arc::default(),
+            asides: Mutex::default(),
+            listening: Listening::default(),
         })
     }
 
@@ -116,6 +162,9 @@ impl Session {
         self.credential.replace(desired.carried.clone());
         let trouble = inner.trouble.take();
         inner.trouble = trouble_after(&desired.carried, Some(&inner.desired.carried), trouble);
+        if !desired.has_access_of(&inner.desired) {
+            inner.link.changed();
+        }
         inner.desired = Arc::new(desired);
         drop(inner);
         self.tell(Urgency::Now);
@@ -123,7 +172,7 @@ impl Session {
 
     /// Whether the session still takes work.
     pub(crate) fn takes_work(&self) -> bool {
-        lock(&self.inner).machine.takes_work()
+        lock(&self.inner).link.takes_work()
     }
 
     /// Observed state.
@@ -132,37 +181,21 @@ impl Session {
         SessionReport {
             uid: self.uid.to_string(),
             generation: inner.desired.generation,
-            state: inner.machine.state(),
+            state: inner.link.reported(),
             failure: inner.trouble.as_ref().map(|trouble| trouble.failure),
             message: inner.trouble.as_ref().map(|trouble| trouble.message.clone()),
+            next_retry_unix_millis: inner
+                .link
+                .is_backing_off()
+                .then(|| lock(&self.shared.gate).next_try(Instant::now()))
+                .flatten(),
             activity: Activity {
                 requests: self.requests.load(Ordering::Relaxed),
                 in_flight: self.in_flight.load(Ordering::Relaxed),
-                connects: inner.machine.attempts(),
+                connects: inner.link.attempts(),
             },
             end: inner.end,
         }
-    }
-
-    /// Adds a client scope; none if the end began meanwhile or there is no randomness.
-    pub(crate) fn open_scope(&self) -> Option<String> {
-        let id = fresh_id(self.shared.random)?;
-        let mut inner = lock(&self.inner);
-        if !inner.machine.takes_work() {
-            return None;
-        }
-        inner.scopes.add(id.clone(), &self.shared.metrics.scopes);
-        Some(id)
-    }
-
-    /// The client scope `id`.
-    pub(crate) fn scope(&self, id: &str) -> Option<Arc<Scope>> {
-        lock(&self.inner).scopes.get(id)
-    }
-
-    /// Ends the client scope `id`; its running calls go on. False if there is none.
-    pub(crate) fn close_scope(&self, id: &str) -> bool {
-        lock(&self.inner).scopes.remove(id)
     }
 
     /// The connection, if there is one.
@@ -191,7 +224,25 @@ impl Session {
     }
 
     fn tell(&self, urgency: Urgency) {
+        if urgency == Urgency::Now {
+            self.listening.wake();
+        }
         self.shared.feed.mark(&self.uid, urgency);
+    }
+}
+
+impl Moment {
+    /// Now, with what `session` has of randomness.
+    fn new(session: &Session) -> Self {
+        let mut random = [0; 4];
+        // Without any, the delays have no jitter.
+        let _ = session.shared.random.fill(&mut random);
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self {
+            now: Instant::now(),
+            unix_millis: u64::try_from(unix.as_millis()).unwrap_or(u64::MAX),
+            random: u32::from_ne_bytes(random),
+        }
     }
 }
 

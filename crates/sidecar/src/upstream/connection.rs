@@ -16,12 +16,15 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 const SESSION_ID: HeaderName = HeaderName::from_static(header::MCP_SESSION_ID);
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static(header::LAST_EVENT_ID);
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static(header::MCP_PROTOCOL_VERSION);
 
 /// One established upstream session with its sockets.
 pub struct Connection {
     /// Number of the attempt that made it; names it within its `AgentSession`.
     pub epoch: u64,
+    /// Which state of the upstream's it began: grows when one is lost with its session.
+    pub state: u64,
     /// Raw JSON of the result of `initialize`.
     pub initialize_result: Box<str>,
     /// The calls that use it.
@@ -43,13 +46,14 @@ pub(crate) struct SessionNames {
 
 impl Connection {
     pub(super) fn new(
-        epoch: u64,
+        (epoch, state): (u64, u64),
         initialize_result: Box<str>,
         transport: Arc<Transport>,
         names: SessionNames,
     ) -> Self {
         Self {
             epoch,
+            state,
             initialize_result,
             users: TaskTracker::new(),
             transport,
@@ -66,6 +70,23 @@ impl Connection {
     /// Sends one message, with what the session's requests carry at that moment.
     pub async fn post(&self, message: Bytes) -> Result<Response<Body>, SendError> {
         post(&self.transport, &self.names, message).await
+    }
+
+    /// Asks for the upstream's own stream, or for the rest of one whose last event was `last`. Gives whatever it answers.
+    pub async fn listen(&self, last: Option<&str>) -> Result<Response<Body>, SendError> {
+        let make = || {
+            let headers = self.transport.credential().headers().map_err(SendError::Withheld)?;
+            let mut request =
+                request(Method::GET, self.transport.target(), &headers, &self.names, Bytes::new());
+            let ours = request.headers_mut();
+            ours.insert(ACCEPT, HeaderValue::from_static(header::EVENT_STREAM));
+            // An id that no header can carry cannot be resumed from.
+            if let Some(last) = last.and_then(|last| HeaderValue::from_str(last).ok()) {
+                ours.insert(LAST_EVENT_ID, last);
+            }
+            Ok(request)
+        };
+        self.transport.send(make).await
     }
 
     /// Notes that the upstream does not know the session any more.

@@ -1,8 +1,12 @@
 //! Opens sockets to upstreams: name, TCP, TLS, each with an error of its own.
 
 use super::target::{Host, Target};
-use hickory_resolver::TokioResolver;
+use super::trouble::Step;
+use crate::fault;
+use hickory_resolver::config::{NameServerConfig, ResolverConfig};
 use hickory_resolver::net::NetError;
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::{ResolverBuilder, TokioResolver};
 use rustls::{ClientConfig, RootCertStore};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -75,8 +79,23 @@ impl Dialer {
 
     /// The same with roots of the caller's choice.
     pub fn with_roots(roots: RootCertStore) -> Result<Self, DialerError> {
-        let unusable = |error: NetError| DialerError::Resolver(error.to_string());
-        let mut builder = TokioResolver::builder_tokio().map_err(unusable)?;
+        Self::build(TokioResolver::builder_tokio().map_err(|error| unusable(&error))?, roots)
+    }
+
+    /// The same, but names are asked for at `name_server` alone, by UDP.
+    pub fn with_name_server(name_server: SocketAddr, roots: RootCertStore) -> Result<Self, DialerError> {
+        let mut server = NameServerConfig::udp(name_server.ip());
+        for connection in &mut server.connections {
+            connection.port = name_server.port();
+        }
+        let config = ResolverConfig::from_name_servers(vec![server]);
+        Self::build(TokioResolver::builder_with_config(config, TokioRuntimeProvider::default()), roots)
+    }
+
+    fn build(
+        mut builder: ResolverBuilder<TokioRuntimeProvider>,
+        roots: RootCertStore,
+    ) -> Result<Self, DialerError> {
         // Connects are rare, and one after a loss must see where the upstream is now.
         builder.options_mut().cache_size = 0;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -87,14 +106,25 @@ impl Dialer {
         tls.alpn_protocols = vec![b"http/1.1".to_vec()];
         // Tickets would let an upstream link the sessions of different subjects, and cost memory.
         tls.resumption = rustls::client::Resumption::disabled();
-        Ok(Self { resolver: builder.build().map_err(unusable)?, tls: TlsConnector::from(Arc::new(tls)) })
+        let resolver = builder.build().map_err(|error| unusable(&error))?;
+        Ok(Self { resolver, tls: TlsConnector::from(Arc::new(tls)) })
     }
 
-    /// Opens a socket to `target`. Bounds on time are the caller's.
-    pub async fn dial(&self, target: &Target) -> Result<Box<dyn Stream>, DialError> {
+    /// Opens a socket to `target`, and says at `reached` how far it is. Bounds on time are the caller's.
+    pub async fn dial(
+        &self,
+        target: &Target,
+        reached: &(dyn Fn(Step) + Send + Sync),
+    ) -> Result<Box<dyn Stream>, DialError> {
+        reached(Step::Resolve);
+        fault::point("resolve");
         let addresses = self.resolve(&target.host).await?;
+        reached(Step::Connect);
+        fault::point("connect");
         let stream = connect(&addresses, target.port, REFUSED_PAUSES).await?;
         let Some(name) = &target.tls_name else { return Ok(Box::new(stream)) };
+        reached(Step::Tls);
+        fault::point("tls");
         let stream = self.tls.connect(name.clone(), stream).await.map_err(|error| refused(&error))?;
         Ok(Box::new(stream))
     }
@@ -155,6 +185,10 @@ async fn connect_any(addresses: &[IpAddr], port: u16) -> io::Result<TcpStream> {
         }
     }
     Err(last)
+}
+
+fn unusable(error: &NetError) -> DialerError {
+    DialerError::Resolver(error.to_string())
 }
 
 /// In words for people: the resolver's own text of the commonest case prints its data structures.

@@ -1,7 +1,10 @@
 //! Opens an MCP session of the legacy era: dial, `initialize`, `notifications/initialized`.
 
 use super::connection::{Connection, SessionNames, delete, post};
-use super::{BodyError, REFUSAL_LIMIT, Site, Step, Transport, Trouble};
+use super::retry::retry_after;
+use super::{Body, BodyError, REFUSAL_LIMIT, SendError, Site, Step, Transport, Trouble};
+use crate::fault;
+use crate::sync::lock;
 use berth_mcp::frame::{Frame, Outcome as Answer};
 use berth_mcp::{header, method, sse};
 use berth_wire::{Failure, Outcome};
@@ -9,9 +12,10 @@ use bytes::Bytes;
 use http::{HeaderValue, Response};
 use serde::Deserialize;
 use std::borrow::Cow;
-use std::sync::Arc;
-use std::time::Duration;
-use tokio::time::Instant;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 /// Largest answer to `initialize`, in bytes: it is kept as long as the connection.
@@ -20,6 +24,8 @@ const INITIALIZE_LIMIT: usize = 1024 * 1024;
 /// All that an attempt needs.
 pub(crate) struct Handshake {
     pub epoch: u64,
+    /// See [`Connection::state`].
+    pub state: u64,
     pub server: String,
     pub transport: Arc<Transport>,
     /// JSON-RPC id of `initialize`.
@@ -30,100 +36,165 @@ pub(crate) struct Handshake {
     pub connect: Duration,
     /// Bound of ending what an attempt that failed has opened.
     pub close: Duration,
-    /// Stops the attempt as long as nothing has been sent.
+    /// Stops the attempt, unless `initialize` is on its way: its answer says what has to be ended.
     pub fence: CancellationToken,
-}
-
-/// How far an attempt came; read after its time is over.
-#[derive(Default)]
-struct Reached {
-    step: Step,
-    names: SessionNames,
 }
 
 /// What a failed attempt means.
 pub(crate) enum Failed {
-    /// The session began to end before anything was sent.
+    /// The session began to end.
     Abandoned,
     /// The upstream could not be reached or refused.
     Trouble(Trouble),
 }
 
-impl Handshake {
-    /// Runs the attempt. When it fails, what it opened is ended and its sockets are closed.
-    pub(crate) async fn run(self) -> Result<Connection, Failed> {
-        let mut reached = Reached::default();
-        let result = match tokio::time::timeout(self.connect, self.open(&mut reached)).await {
-            Ok(Ok(result)) => return Ok(self.connection(result, reached.names)),
-            Ok(Err(failed)) => failed,
-            Err(_) => Failed::Trouble(self.site(reached.step).lost(
-                Failure::InitializeTimeout,
-                format_args!(
-                    "not finished within {} ms; raise timeouts.connect or check the server",
-                    self.connect.as_millis()
-                ),
-            )),
-        };
-        let result = self.clean_up(result, &reached).await;
-        self.transport.close().await;
-        Err(result)
-    }
+/// What is left to be done after an attempt that failed.
+pub(crate) struct Rest {
+    attempt: Arc<Attempt>,
+    /// The attempt itself, if its time was over before it was.
+    open: Option<Opening>,
+    leftover: Outcome,
+    _cut: Cut,
+}
 
-    async fn open(&self, reached: &mut Reached) -> Result<Box<str>, Failed> {
+type Opening = Pin<Box<dyn Future<Output = Result<Box<str>, Failed>> + Send>>;
+
+/// A handshake, and how far it has come.
+struct Attempt {
+    handshake: Handshake,
+    at: Mutex<At>,
+    /// The head of the answer to `initialize` is there: whether there is a session to be ended, and its id, is known.
+    headed: CancellationToken,
+}
+
+#[derive(Clone, Default)]
+struct At {
+    step: Step,
+    names: SessionNames,
+}
+
+/// Cuts the sockets of an attempt that ends in any way but well, a panic too.
+struct Cut(Option<Arc<Transport>>);
+
+impl Drop for Cut {
+    fn drop(&mut self) {
+        if let Some(transport) = &self.0 {
+            transport.cut();
+        }
+    }
+}
+
+impl Handshake {
+    /// Runs the attempt, no longer than `connect`. After one that failed, its rest has to be seen to.
+    pub(crate) async fn run(self) -> Result<Connection, (Failed, Rest)> {
+        let mut cut = Cut(Some(self.transport.clone()));
+        let attempt =
+            Arc::new(Attempt { handshake: self, at: Mutex::default(), headed: CancellationToken::new() });
+        let mut open: Opening = Box::pin(attempt.clone().open());
+        let (failed, open) = match timeout(attempt.handshake.connect, &mut open).await {
+            Ok(Ok(result)) => {
+                cut.0 = None;
+                return Ok(attempt.connection(result));
+            }
+            Ok(Err(failed)) => (failed, None),
+            Err(_) => (Failed::Trouble(attempt.timed_out()), Some(open)),
+        };
+        let leftover = match &failed {
+            Failed::Abandoned => Outcome::NotNeeded,
+            Failed::Trouble(trouble) => trouble.leftover,
+        };
+        Err((failed, Rest { attempt, open, leftover, _cut: cut }))
+    }
+}
+
+impl Rest {
+    /// Ends what the attempt opened, also if that is only known late, closes its sockets, and says what may be left.
+    pub(crate) async fn clean_up(mut self) -> Outcome {
+        let attempt = self.attempt.clone();
+        if let Some(open) = self.open.take().filter(|_| attempt.reached().step == Step::Initialize) {
+            attempt.late_answer(open).await;
+        }
+        let Handshake { transport, close, .. } = &attempt.handshake;
+        let outcome = delete(transport, &attempt.reached().names, Instant::now() + *close).await;
+        transport.close().await;
+        match outcome {
+            // There is no id to end it by; there may be a session nevertheless.
+            Outcome::NotNeeded => self.leftover,
+            outcome => outcome,
+        }
+    }
+}
+
+impl Attempt {
+    async fn open(self: Arc<Self>) -> Result<Box<str>, Failed> {
+        let fence = &self.handshake.fence;
         tokio::select! {
             biased;
-            () = self.fence.cancelled() => return Err(Failed::Abandoned),
-            dialled = self.transport.warm() => dialled.map_err(|error| Failed::Trouble(self.site(reached.step).dial(&error)))?,
+            () = fence.cancelled() => return Err(Failed::Abandoned),
+            dialled = self.dial() => dialled.map_err(Failed::Trouble)?,
         }
-        self.initialize(reached).await.map_err(Failed::Trouble)
+        let response = self.initialize().await.map_err(Failed::Trouble)?;
+        tokio::select! {
+            biased;
+            () = fence.cancelled() => Err(Failed::Abandoned),
+            result = self.complete(response) => result.map_err(Failed::Trouble),
+        }
     }
 
-    async fn initialize(&self, reached: &mut Reached) -> Result<Box<str>, Trouble> {
-        reached.step = Step::Initialize;
-        let site = self.site(reached.step);
-        let message = format!(
-            r#"{{"jsonrpc":"2.0","id":{},"method":"{}","params":{}}}"#,
-            self.id,
-            method::INITIALIZE,
-            self.params
-        );
-        let response = self.post(message, &reached.names).await.map_err(|error| site.send(&error))?;
-        reached.names.id = response.headers().get(header::MCP_SESSION_ID).cloned();
+    async fn dial(&self) -> Result<(), Trouble> {
+        let dialled = self.handshake.transport.warm(&|step| self.step(step)).await;
+        dialled.map_err(|error| self.site().dial(&error))
+    }
+
+    /// Sends `initialize`; returns when the head of its answer is there.
+    async fn initialize(&self) -> Result<Response<Body>, Trouble> {
+        self.step(Step::Initialize);
+        fault::point("initialize");
+        let Handshake { id, params, .. } = &self.handshake;
+        let message =
+            format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{}","params":{params}}}"#, method::INITIALIZE);
+        let response = self.post(message).await.map_err(|error| self.site().send(&error))?;
+        lock(&self.at).names.id = response.headers().get(header::MCP_SESSION_ID).cloned();
+        self.headed.cancel();
+        Ok(response)
+    }
+
+    /// Reads the answer to `initialize` and says that the client is ready.
+    async fn complete(&self, response: Response<Body>) -> Result<Box<str>, Trouble> {
+        fault::point("answer");
+        let site = self.site();
         let text = self.reply(response, site).await?;
         let (result, version) = read_result(&text, site)?;
-        reached.names.version = Some(version);
+        lock(&self.at).names.version = Some(version);
 
-        reached.step = Step::Initialized;
-        let site = self.site(reached.step);
+        self.step(Step::Initialized);
+        fault::point("initialized");
+        let site = self.site();
         let message = format!(r#"{{"jsonrpc":"2.0","method":"{}"}}"#, method::INITIALIZED);
-        let mut response = self.post(message, &reached.names).await.map_err(|error| site.send(&error))?;
+        let mut response = self.post(message).await.map_err(|error| site.send(&error))?;
         if !response.status().is_success() {
-            return Err(site.status(response.status()));
+            return Err(asked_to_wait(site.status(response.status()), &response));
         }
         response.body_mut().finish(REFUSAL_LIMIT).await;
         Ok(result)
     }
 
-    async fn post(
-        &self,
-        message: String,
-        names: &SessionNames,
-    ) -> Result<Response<super::Body>, super::SendError> {
-        post(&self.transport, names, Bytes::from(message)).await
+    async fn post(&self, message: String) -> Result<Response<Body>, SendError> {
+        post(&self.handshake.transport, &self.reached().names, Bytes::from(message)).await
     }
 
     /// The text of the response to `initialize`. Whatever comes before it on a stream has no client to go to.
-    async fn reply(&self, mut response: Response<super::Body>, site: Site<'_>) -> Result<String, Trouble> {
+    async fn reply(&self, mut response: Response<Body>, site: Site<'_>) -> Result<String, Trouble> {
         let status = response.status();
         let media_type =
             response.headers().get(http::header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let is = |wanted| media_type.is_some_and(|media_type| header::is_media_type(media_type, wanted));
         let (json, stream) = (is(header::JSON), is(header::EVENT_STREAM));
-        let body = response.body_mut();
         if !status.is_success() {
-            let text = body.text(REFUSAL_LIMIT).await.unwrap_or_default();
-            return Err(site.refusal(status, &text));
+            let text = response.body_mut().text(REFUSAL_LIMIT).await.unwrap_or_default();
+            return Err(asked_to_wait(site.refusal(status, &text), &response));
         }
+        let body = response.body_mut();
         if json {
             return body.text(INITIALIZE_LIMIT).await.map_err(|error| site.body(&error));
         }
@@ -135,8 +206,8 @@ impl Handshake {
         self.reply_in_stream(body, site).await
     }
 
-    async fn reply_in_stream(&self, body: &mut super::Body, site: Site<'_>) -> Result<String, Trouble> {
-        let id = self.id.to_string();
+    async fn reply_in_stream(&self, body: &mut Body, site: Site<'_>) -> Result<String, Trouble> {
+        let id = self.handshake.id.to_string();
         let mut decoder = sse::Decoder::new(INITIALIZE_LIMIT);
         while let Some(chunk) = body.chunk().await.map_err(|error| site.send(&error))? {
             decoder.feed(&chunk);
@@ -154,25 +225,46 @@ impl Handshake {
         Err(site.lost(Failure::ProtocolError, "the stream ended without an answer"))
     }
 
-    /// Ends the upstream session of an attempt that failed, and says what may be left of it.
-    async fn clean_up(&self, failed: Failed, reached: &Reached) -> Failed {
-        let Failed::Trouble(mut trouble) = failed else { return failed };
-        let deadline = Instant::now() + self.close;
-        trouble.leftover = match delete(&self.transport, &reached.names, deadline).await {
-            // There is no id to end it by; there may be a session nevertheless.
-            Outcome::NotNeeded => trouble.leftover,
-            outcome => outcome,
-        };
-        Failed::Trouble(trouble)
+    /// Waits, as long as an end may take, for the answer to an `initialize` whose time is over: it tells the id of a session that
+    /// has to be ended.
+    async fn late_answer(&self, open: Opening) {
+        tokio::select! {
+            biased;
+            () = self.headed.cancelled() => {}
+            _ = open => {}
+            () = sleep_until(Instant::now() + self.handshake.close) => {}
+        }
     }
 
-    fn connection(self, result: Box<str>, names: SessionNames) -> Connection {
-        Connection::new(self.epoch, result, self.transport, names)
+    fn timed_out(&self) -> Trouble {
+        let millis = self.handshake.connect.as_millis();
+        self.site().lost(
+            Failure::InitializeTimeout,
+            format_args!("not finished within {millis} ms; raise timeouts.connect or check the server"),
+        )
     }
 
-    fn site(&self, step: Step) -> Site<'_> {
-        Site { server: &self.server, step }
+    fn connection(&self, result: Box<str>) -> Connection {
+        let Handshake { epoch, state, transport, .. } = &self.handshake;
+        Connection::new((*epoch, *state), result, transport.clone(), self.reached().names)
     }
+
+    fn step(&self, step: Step) {
+        lock(&self.at).step = step;
+    }
+
+    fn reached(&self) -> At {
+        lock(&self.at).clone()
+    }
+
+    fn site(&self) -> Site<'_> {
+        Site { server: &self.handshake.server, step: self.reached().step }
+    }
+}
+
+/// Adds to `trouble` what the upstream asked to wait for.
+fn asked_to_wait(trouble: Trouble, response: &Response<Body>) -> Trouble {
+    Trouble { retry_after: retry_after(response.headers(), SystemTime::now()), ..trouble }
 }
 
 #[derive(Deserialize)]

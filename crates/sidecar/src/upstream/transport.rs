@@ -7,6 +7,7 @@ use super::body::Body;
 use super::credential::Credential;
 use super::dial::{DialError, Dialer};
 use super::target::Target;
+use super::trouble::Step;
 use crate::sync::lock;
 use berth_net::error::chain;
 use berth_net::metrics::Held;
@@ -84,9 +85,9 @@ impl Transport {
         &self.credential
     }
 
-    /// Opens a socket and keeps it for the next request.
-    pub async fn warm(&self) -> Result<(), DialError> {
-        let sender = self.open().await?;
+    /// Opens a socket and keeps it for the next request; says at `reached` how far it is.
+    pub async fn warm(&self, reached: &(dyn Fn(Step) + Send + Sync)) -> Result<(), DialError> {
+        let sender = self.open(reached).await?;
         self.keep(sender, None);
         Ok(())
     }
@@ -111,17 +112,22 @@ impl Transport {
                 }
             }
         }
-        let mut sender = self.open().await?;
+        let mut sender = self.open(&|_| {}).await?;
         let response = sender.send_request(make()?).await.map_err(|error| SendError::Lost(chain(&error)))?;
         Ok(Body::wrap(response, sender, self.clone()))
     }
 
     /// Cuts all sockets and returns when they are closed. Nothing can be sent afterwards.
     pub async fn close(&self) {
-        self.closed.cancel();
-        lock(&self.idle).clear();
+        self.cut();
         self.drivers.close();
         self.drivers.wait().await;
+    }
+
+    /// Cuts all sockets without waiting for it.
+    pub fn cut(&self) {
+        self.closed.cancel();
+        lock(&self.idle).clear();
     }
 
     /// Keeps a socket whose last answer was read to its end. `hint` is how long the upstream said that it keeps it.
@@ -148,12 +154,12 @@ impl Transport {
         None
     }
 
-    async fn open(&self) -> Result<Sender, DialError> {
+    async fn open(&self, reached: &(dyn Fn(Step) + Send + Sync)) -> Result<Sender, DialError> {
         let port = self.target.port;
         let failed = |message: String| DialError::Connect { port, message };
         let dialled = tokio::select! {
             () = self.closed.cancelled() => return Err(failed("the session has ended".to_owned())),
-            dialled = self.dialer.dial(&self.target) => dialled?,
+            dialled = self.dialer.dial(&self.target, reached) => dialled?,
         };
         let held = Held::new(&self.open);
         let (sender, connection) = Builder::new()

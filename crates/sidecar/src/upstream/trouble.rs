@@ -9,6 +9,7 @@ use berth_wire::{Failure, Outcome, Withheld};
 use http::StatusCode;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Longest message, in bytes.
 const MESSAGE_LIMIT: usize = 256;
@@ -24,22 +25,34 @@ pub struct Trouble {
     pub rpc_error: Option<Arc<str>>,
     /// Whether an upstream session may have been left behind: `Unconfirmed` if one may exist that nobody can name.
     pub leftover: Outcome,
+    /// How long not to ask again: as the upstream said, or until the next attempt to connect.
+    pub retry_after: Option<Duration>,
 }
 
 impl Trouble {
     /// The trouble of a session whose credential cannot be had; the text is the operator's own.
     pub(crate) fn withheld(withheld: &Withheld) -> Self {
         let message = shorten(withheld.message.clone());
-        Self { failure: withheld.reason, message, rpc_error: None, leftover: Outcome::NotNeeded }
+        Self {
+            failure: withheld.reason,
+            message,
+            rpc_error: None,
+            leftover: Outcome::NotNeeded,
+            retry_after: None,
+        }
     }
 }
 
 /// What was being done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Step {
-    /// A socket was being opened.
+    /// The host's name was being resolved.
     #[default]
+    Resolve,
+    /// A socket was being opened.
     Connect,
+    /// TLS was being negotiated.
+    Tls,
     /// `initialize` was under way.
     Initialize,
     /// `notifications/initialized` was under way.
@@ -51,7 +64,9 @@ pub enum Step {
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Resolve => "resolve",
             Self::Connect => "connect",
+            Self::Tls => "TLS",
             Self::Initialize => "initialize",
             Self::Initialized => "notifications/initialized",
             Self::Request => "request",
@@ -71,7 +86,7 @@ pub(crate) struct Site<'a> {
 impl Site<'_> {
     pub(crate) fn trouble(self, failure: Failure, text: impl fmt::Display) -> Trouble {
         let message = shorten(format!("server {:?}, {}: {text}", self.server, self.step));
-        Trouble { failure, message, rpc_error: None, leftover: Outcome::NotNeeded }
+        Trouble { failure, message, rpc_error: None, leftover: Outcome::NotNeeded, retry_after: None }
     }
 
     /// Trouble after which nobody knows what the upstream did. If it was `initialize`, a session may have been opened whose id

@@ -1,6 +1,6 @@
 //! The lazy, single-flight connect.
 
-use crate::support::client::{initialize, tool_call};
+use crate::support::client::initialize;
 use crate::support::harness::{EndBounds, Harness, read, spec, within};
 use crate::support::pki::{Pki, tls_in_front_of};
 use crate::support::upstream::{Act, Upstream};
@@ -118,13 +118,14 @@ async fn a_connect_that_hangs_times_out_and_the_next_one_works() {
     let started = Instant::now();
     let error = harness.client("s").initialize().await.unwrap_err();
     assert!(started.elapsed() >= Duration::from_millis(300) && within(started, 5_000));
-    assert_eq!(error["data"], json!({"server": "scripted", "reason": "InitializeTimeout"}));
+    assert_eq!(error["data"]["reason"], "InitializeTimeout");
     let report = &harness.list().await[0];
     assert_eq!((report.state, report.failure), (SessionState::Idle, Some(Failure::InitializeTimeout)));
     assert!(report.message.as_ref().unwrap().contains("\"scripted\", initialize"), "{report:?}");
     upstream.books().on_initialize = Act::Well;
     session.timeouts.connect_millis = 10_000;
     harness.put(&session).await;
+    harness.until_open("s").await;
     harness.initialized("s").await;
     let report = &harness.list().await[0];
     assert_eq!((report.state, report.failure, report.activity.connects), (SessionState::Connected, None, 2));
@@ -133,40 +134,108 @@ async fn a_connect_that_hangs_times_out_and_the_next_one_works() {
 }
 
 #[tokio::test]
-async fn each_refusal_has_its_reason_and_is_not_remembered() {
-    let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
-    harness.put(&spec("s", &upstream)).await;
-    let cases = [
-        (Act::Status(401), "Unauthorized"),
-        (Act::Status(403), "Unauthorized"),
+async fn each_refusal_has_its_reason_and_the_time_of_the_next_attempt() {
+    for (act, reason) in [
         (Act::Status(404), "UpstreamUnreachable"),
         (Act::Status(429), "RateLimited"),
         (Act::Status(302), "ProtocolError"),
         (Act::Status(503), "UpstreamUnreachable"),
         (Act::Rubbish, "ProtocolError"),
-    ];
-    for (count, (act, reason)) in cases.into_iter().enumerate() {
+    ] {
+        let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
+        harness.put(&spec("s", &upstream)).await;
         upstream.books().on_initialize = act;
         let error = harness.client("s").initialize().await.unwrap_err();
-        assert_eq!(
-            (&error["code"], &error["data"]["reason"]),
-            (&json!(-32050), &json!(reason)),
-            "{act:?}: {error}"
-        );
-        assert_eq!(upstream.books().initializes.len(), count + 1, "{act:?} is tried once for one call");
+        let told = (&error["code"], &error["data"]["reason"]);
+        assert_eq!(told, (&json!(-32050), &json!(reason)), "{act:?}: {error}");
+        let wait = error["data"]["retryAfterMillis"].as_u64().expect("when to ask again");
+        assert!((249..=500).contains(&wait), "{act:?}: {error}");
+        assert_eq!(upstream.books().initializes.len(), 1, "{act:?} is tried once for one call");
+        let report = &harness.list().await[0];
+        assert_eq!((report.state, report.failure.unwrap().as_str()), (SessionState::Idle, reason));
+        upstream.books().on_initialize = Act::Well;
+        harness.until_open("s").await;
+        harness.initialized("s").await;
+        let report = &harness.list().await[0];
+        assert_eq!((report.failure, report.next_retry_unix_millis), (None, None));
+        harness.end_now("s").await;
+        harness.assert_baseline().await;
     }
+}
+
+#[tokio::test]
+async fn what_an_upstream_asks_to_wait_holds_for_every_session_and_no_connection() {
+    for (status, reason) in [(429, "RateLimited"), (503, "UpstreamUnreachable")] {
+        let (harness, upstream) = (Harness::start(12).await, Upstream::start().await);
+        harness.put(&spec("connected", &upstream)).await;
+        let connected = harness.initialized("connected").await;
+        upstream.books().on_initialize = Act::RetryAfter(status, 90);
+        for n in 0..11 {
+            let uid = format!("s{n}");
+            harness.put(&spec(&uid, &upstream)).await;
+            let error = harness.client(&uid).initialize().await.unwrap_err();
+            assert_eq!(error["data"]["reason"], reason, "{error}");
+            let wait = error["data"]["retryAfterMillis"].as_u64().expect("when to ask again");
+            assert!((60_000..=90_000).contains(&wait), "{error}");
+        }
+        assert_eq!(upstream.books().initializes.len(), 2, "{status}: nothing is sent before its time");
+        let reports = harness.list().await;
+        let waiting = reports.iter().filter(|report| report.next_retry_unix_millis.is_some()).count();
+        assert_eq!(waiting, 11);
+        assert_eq!(connected.call("echo", json!({"x": 1})).await["result"], json!({"x": 1}));
+        for report in &reports {
+            harness.end_now(&report.uid).await;
+        }
+        harness.assert_baseline().await;
+    }
+}
+
+#[tokio::test]
+async fn a_refused_credential_is_not_sent_again_until_it_changes() {
+    for act in [Act::Status(401), Act::Status(403)] {
+        let (harness, upstream) = (Harness::start(2).await, Upstream::start().await);
+        upstream.books().on_initialize = act;
+        let mut session = spec("s", &upstream);
+        harness.put(&session).await;
+        for _ in 0..3 {
+            let error = harness.client("s").initialize().await.unwrap_err();
+            assert_eq!(error["data"], json!({"server": "scripted", "reason": "Unauthorized"}));
+            harness.put(&session).await;
+        }
+        assert_eq!(upstream.books().initializes.len(), 1, "{act:?}: tried once, whatever is PUT again");
+        upstream.books().on_initialize = Act::Well;
+        harness.put(&spec("other", &upstream)).await;
+        harness.initialized("other").await;
+        session.upstream.headers[0].value = "Bearer second".into();
+        harness.put(&session).await;
+        harness.initialized("s").await;
+        assert_eq!(upstream.books().initializes.len(), 3, "{act:?}");
+        for uid in ["s", "other"] {
+            harness.end_now(uid).await;
+        }
+        harness.assert_baseline().await;
+    }
+}
+
+#[tokio::test]
+async fn the_upstreams_own_error_to_initialize_passes_and_holds_nobody_up() {
+    let (harness, upstream) = (Harness::start(2).await, Upstream::start().await);
+    harness.put(&spec("s", &upstream)).await;
+    harness.put(&spec("other", &upstream)).await;
     upstream.books().on_initialize = Act::RpcError;
     let error = harness.client("s").initialize().await.unwrap_err();
-    assert_eq!(error, json!({"code": -32602, "message": "no", "x": 1}), "the upstream's own error passes");
+    assert_eq!(error, json!({"code": -32602, "message": "no", "x": 1}));
     upstream.books().on_initialize = Act::Well;
-    harness.initialized("s").await;
-    harness.end_now("s").await;
+    for uid in ["other", "s"] {
+        harness.initialized(uid).await;
+        harness.end_now(uid).await;
+    }
     harness.assert_baseline().await;
 }
 
 #[tokio::test]
 async fn an_upstream_that_cannot_be_reached_or_trusted_says_so() {
-    let (harness, upstream) = (Harness::start(3).await, Upstream::start().await);
+    let upstream = Upstream::start().await;
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let cases = [
         ("refused", format!("http://{closed}/mcp"), "UpstreamUnreachable"),
@@ -174,6 +243,7 @@ async fn an_upstream_that_cannot_be_reached_or_trusted_says_so() {
         ("plain", upstream.url().replace("http:", "https:"), "UpstreamUnreachable"),
     ];
     for (uid, url, reason) in cases {
+        let harness = Harness::start(1).await;
         let mut session = spec(uid, &upstream);
         session.upstream.url = url;
         harness.put(&session).await;
@@ -184,8 +254,8 @@ async fn an_upstream_that_cannot_be_reached_or_trusted_says_so() {
             "{uid}: {error}"
         );
         harness.end_now(uid).await;
+        harness.assert_baseline().await;
     }
-    harness.assert_baseline().await;
 }
 
 #[tokio::test]
@@ -236,43 +306,6 @@ async fn an_end_joins_an_attempt_that_succeeds_in_time() {
     assert_eq!(answer.unwrap_err()["code"], json!(-32052));
     assert_eq!((report.close, report.remove), (Outcome::Confirmed, Outcome::Confirmed));
     assert_eq!(upstream.books().deletes, ["upstream-1"]);
-    harness.assert_baseline().await;
-}
-
-#[tokio::test]
-async fn a_lost_session_is_made_anew_once_for_all_waiters() {
-    for as_bad_request in [false, true] {
-        let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
-        upstream.books().unknown_is_bad_request = as_bad_request;
-        harness.put(&spec("s", &upstream)).await;
-        let client = harness.initialized("s").await;
-        assert_eq!(client.call("session", json!({})).await["result"]["session"], "upstream-1");
-        upstream.forget_sessions();
-        let calls = join_all((0..20).map(|n| {
-            let call = tool_call(json!(n), "session", &json!({}));
-            let client = &client;
-            async move { client.begin(&call).await.messages().await.pop().unwrap() }
-        }));
-        for answer in calls.await {
-            assert_eq!(answer["result"]["session"], "upstream-2", "{answer}");
-        }
-        assert_eq!(upstream.books().initializes.len(), 2);
-        harness.end_now("s").await;
-        harness.assert_baseline().await;
-        assert_eq!(upstream.books().deletes, ["upstream-2"], "a session that is gone needs no DELETE");
-    }
-}
-
-#[tokio::test]
-async fn an_upstream_that_forgets_at_once_is_not_asked_for_ever() {
-    let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
-    upstream.books().forgetful = true;
-    harness.put(&spec("s", &upstream)).await;
-    let client = harness.initialized("s").await;
-    let answer = client.call("session", json!({})).await;
-    assert_eq!(answer["error"]["data"]["reason"], "ProtocolError", "{answer}");
-    assert_eq!(upstream.books().initializes.len(), 2, "one more try, no loop");
-    harness.end_now("s").await;
     harness.assert_baseline().await;
 }
 

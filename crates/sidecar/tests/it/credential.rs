@@ -126,6 +126,8 @@ async fn a_credential_that_is_withheld_during_a_connect_is_not_sent_again() {
     };
     let (answer, ()) = tokio::join!(client.json(&message), withhold);
     assert_eq!(answer.1["error"]["data"]["reason"], "RefNotPermitted", "{answer:?}");
+    // Who waits is told first.
+    upstream.until("what was opened is ended", |books| books.deletes.len() == 1).await;
     {
         let books = upstream.books();
         assert_eq!(

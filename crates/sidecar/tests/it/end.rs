@@ -209,7 +209,7 @@ async fn cut_after(head: &'static str) -> String {
 
 #[tokio::test]
 async fn what_was_lost_during_initialize_is_never_reported_as_closed() {
-    let (harness, upstream) = (Harness::start(10).await, Upstream::start().await);
+    let upstream = Upstream::start().await;
     let cut_json = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{";
     let cut_stream = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n: x\n\n";
     let refused = "HTTP/1.1 503 No\r\ncontent-length: 0\r\n\r\n";
@@ -220,13 +220,15 @@ async fn what_was_lost_during_initialize_is_never_reported_as_closed() {
         ("half-a-stream", cut_stream, Outcome::Unconfirmed),
         ("refused", refused, Outcome::NotNeeded),
     ] {
+        // A sidecar for each: after a failure the next one would wait.
+        let harness = Harness::start(1).await;
         let mut session = spec(uid, &upstream);
         session.upstream.url = cut_after(head).await;
         harness.put(&session).await;
         harness.client(uid).initialize().await.unwrap_err();
         assert_eq!(harness.end_now(uid).await.close, expected, "{uid}");
+        harness.assert_baseline().await;
     }
-    harness.assert_baseline().await;
 }
 
 #[tokio::test]
@@ -239,11 +241,13 @@ async fn a_loss_is_remembered_though_a_later_connection_is_closed_well() {
     harness.client("lost").initialize().await.unwrap_err();
     upstream.books().on_initialize = Act::Status(503);
     harness.put(&spec("refused", &upstream)).await;
+    harness.until_open("lost").await;
     harness.client("refused").initialize().await.unwrap_err();
     upstream.books().on_initialize = Act::Well;
     session.timeouts.connect_millis = 15_000;
     harness.put(&session).await;
     for (uid, expected) in [("lost", Outcome::Unconfirmed), ("refused", Outcome::Confirmed)] {
+        harness.until_open("refused").await;
         harness.initialized(uid).await;
         assert_eq!(harness.end_now(uid).await.close, expected, "{uid}");
     }

@@ -5,11 +5,18 @@
 // Values are mostly `json!` literals, which read best when passed as they are.
 #![allow(clippy::needless_pass_by_value)]
 
+mod asks;
 mod binary;
 mod connect;
 mod control;
 mod credential;
 mod end;
+mod hang;
+mod limits;
+mod many;
+mod recover;
 mod relay;
+mod sealed;
+mod streams;
 mod support;
 mod term;

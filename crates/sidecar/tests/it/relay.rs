@@ -4,7 +4,6 @@ use crate::support::client::{tool_call, tool_call_with_progress};
 use crate::support::eventually;
 use crate::support::harness::{As, Harness, data_request, read, spec, within};
 use crate::support::upstream::Upstream;
-use axum::body::Body;
 use berth_sidecar::upstream::Dialer;
 use futures::future::join_all;
 use http::{Method, StatusCode};
@@ -250,7 +249,7 @@ async fn large_answers_pass_up_to_the_limit_and_only_the_call_fails_above_it() {
         assert_eq!(last["error"]["code"], json!(-32054), "{stream}");
         assert!(last["error"]["message"].as_str().unwrap().contains("16777216"));
     }
-    let response = client.post("x".repeat(berth_sidecar::REQUEST_LIMIT + 1)).await;
+    let response = client.post("x".repeat(4 * 1024 * 1024 + 1)).await;
     assert_eq!(response.status(), StatusCode::PAYLOAD_TOO_LARGE);
     assert_eq!(client.call("echo", json!({"x": 1})).await["result"], json!({"x": 1}));
     assert_eq!(upstream.books().initializes.len(), 1);
@@ -310,8 +309,6 @@ async fn what_is_no_message_or_no_method_is_refused() {
         let answer: Value = serde_json::from_slice(&answer).unwrap();
         assert_eq!((status, &answer["error"]["code"]), (StatusCode::BAD_REQUEST, &json!(code)), "{body}");
     }
-    let get = data_request(Method::GET, "s", client.scope.as_deref(), Body::empty());
-    assert_eq!(harness.send(As::Gateway, get).await.status(), StatusCode::METHOD_NOT_ALLOWED);
     let unknown = data_request(Method::POST, "unknown", None, "{}");
     assert_eq!(harness.send(As::Gateway, unknown).await.status(), StatusCode::MISDIRECTED_REQUEST);
     harness.end_now("s").await;
@@ -365,25 +362,6 @@ async fn an_answer_counts_until_its_client_has_read_it() {
     eventually("the memory is free again", || harness.budget.left() == 24 * 1024 * 1024).await;
     let read = client.begin(&large(3)).await.messages().await.pop().unwrap();
     assert!(read["result"]["text"].is_string());
-    harness.end_now("s").await;
-    harness.assert_baseline().await;
-}
-
-#[tokio::test]
-async fn a_session_runs_a_bounded_number_of_calls() {
-    let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
-    harness.put(&spec("s", &upstream)).await;
-    let client = harness.initialized("s").await;
-    let mut running = Vec::new();
-    for id in 0..64 {
-        running.push(client.begin(&tool_call(json!(id), "hold", &json!({}))).await);
-    }
-    assert_eq!(client.call("echo", json!({})).await["error"]["code"], json!(-32055));
-    upstream.release();
-    for call in running {
-        assert_eq!(call.messages().await.pop().unwrap()["result"], json!({"held": true}));
-    }
-    assert_eq!(client.call("echo", json!({"x": 1})).await["result"], json!({"x": 1}));
     harness.end_now("s").await;
     harness.assert_baseline().await;
 }

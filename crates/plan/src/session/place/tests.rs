@@ -15,6 +15,7 @@ fn report(state: SessionState, in_flight: u32) -> SessionReport {
         state,
         failure: None,
         message: None,
+        next_retry_unix_millis: None,
         activity: Activity { in_flight, ..Activity::default() },
         end: None,
     }

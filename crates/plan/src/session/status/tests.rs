@@ -16,6 +16,7 @@ fn report(failure: Option<Failure>, message: Option<&str>) -> SessionReport {
         state: SessionState::Idle,
         failure,
         message: message.map(Into::into),
+        next_retry_unix_millis: None,
         activity: Activity::default(),
         end: None,
     }

@@ -24,7 +24,11 @@ impl<'a> Client<'a> {
 
     /// Opens a scope; gives the result, or the error.
     pub async fn initialize(&mut self) -> Result<Value, Value> {
-        let message = initialize("init");
+        self.initialize_as(&initialize("init")).await
+    }
+
+    /// Opens a scope by `message`, whose id is `init`.
+    pub async fn initialize_as(&mut self, message: &Value) -> Result<Value, Value> {
         let response = self.post(message.to_string()).await;
         let scope = response.headers().get("mcp-session-id").map(|value| value.to_str().unwrap().to_owned());
         let (status, body) = read(response).await;
@@ -52,9 +56,35 @@ impl<'a> Client<'a> {
         (status, serde_json::from_slice(&body).unwrap_or(Value::Null))
     }
 
+    /// The same for a client that takes no event stream.
+    pub async fn json_only(&self, message: &Value) -> (StatusCode, Value) {
+        let mut request = data_request(Method::POST, &self.uid, self.scope.as_deref(), message.to_string());
+        request.headers_mut().insert("accept", "application/json".parse().unwrap());
+        let (status, body) = read(self.harness.send(As::Gateway, request).await).await;
+        (status, serde_json::from_slice(&body).unwrap_or(Value::Null))
+    }
+
     /// Begins a tool call; its answer is read as it comes.
     pub async fn begin(&self, message: &Value) -> Answer {
         Answer::new(self.post(message.to_string()).await)
+    }
+
+    /// A GET of the client's.
+    pub async fn get(&self) -> Response<Incoming> {
+        let request = data_request(Method::GET, &self.uid, self.scope.as_deref(), Body::empty());
+        self.harness.send(As::Gateway, request).await
+    }
+
+    /// Opens the client's stream for what the server says outside of calls.
+    pub async fn listen(&self) -> Answer {
+        let answer = Answer::new(self.get().await);
+        assert!(answer.is_stream);
+        answer
+    }
+
+    /// Sends a message that must be accepted.
+    pub async fn tell(&self, message: &Value) {
+        assert_eq!(self.json(message).await.0, StatusCode::ACCEPTED);
     }
 
     /// Calls a tool and gives the last message of the answer.
@@ -133,6 +163,12 @@ impl Answer {
             }
         }
         self.ready.pop_front()
+    }
+
+    /// The next bytes, whatever they are.
+    pub async fn bytes(&mut self) -> String {
+        let frame = tokio::time::timeout(PATIENCE, self.body.frame()).await.expect("bytes in time");
+        String::from_utf8(frame.unwrap().unwrap().into_data().unwrap().to_vec()).unwrap()
     }
 
     /// All messages up to the end.

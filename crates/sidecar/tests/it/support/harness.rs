@@ -11,8 +11,8 @@ use berth_sidecar::metrics::Metrics;
 use berth_sidecar::sidecar::Sidecar;
 use berth_sidecar::upstream::Dialer;
 use berth_wire::{
-    EndReport, Generation, Header, Refusal, ServerKey, SessionReport, SessionSpec, Subject, TERM_HEADER,
-    Timeouts, WatchLine,
+    EndReport, Generation, Header, Limits, OnStateLost, Refusal, ServerKey, SessionReport, SessionSpec,
+    Subject, TERM_HEADER, Timeouts, WatchLine,
 };
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
@@ -170,14 +170,36 @@ impl Harness {
         client
     }
 
+    /// Waits until the session `uid` may try to connect again.
+    pub async fn until_open(&self, uid: &str) {
+        let opened = tokio::time::timeout(PATIENCE, async {
+            while self
+                .list()
+                .await
+                .iter()
+                .any(|report| report.uid == uid && report.next_retry_unix_millis.is_some())
+            {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+        assert!(opened.await.is_ok(), "session {uid} may not try again");
+    }
+
     /// Asserts that every gauge comes back to zero, and that no body is held any more.
     pub async fn assert_baseline(&self) {
         let metrics = &self.metrics;
         let gauges = || {
-            [&metrics.sessions, &metrics.connections, &metrics.scopes, &metrics.requests_in_flight]
-                .map(Gauge::get)
+            [
+                &metrics.sessions,
+                &metrics.connections,
+                &metrics.scopes,
+                &metrics.requests_in_flight,
+                &metrics.client_streams,
+                &metrics.upstream_streams,
+            ]
+            .map(Gauge::get)
         };
-        eventually("all gauges at zero", || gauges() == [0; 4]).await;
+        eventually("all gauges at zero", || gauges() == [0; 6]).await;
         eventually("no body is held", || self.budget.left() == self.whole_budget).await;
     }
 }
@@ -263,6 +285,9 @@ pub fn spec(uid: &str, upstream: &Upstream) -> SessionSpec {
             drain_millis: 5_000,
             close_millis: 5_000,
         },
+        on_state_lost: OnStateLost::default(),
+        limits: Limits::default(),
+        scope_key: None,
     }
 }
 

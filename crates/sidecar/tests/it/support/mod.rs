@@ -1,6 +1,7 @@
 //! A sidecar to test, its peers and its upstream.
 
 pub mod client;
+pub mod faulty;
 pub mod harness;
 pub mod pki;
 pub mod upstream;

@@ -24,24 +24,48 @@ pub enum Act {
     Hold,
     /// Answers this status.
     Status(u16),
+    /// Answers this status and asks to wait so many seconds.
+    RetryAfter(u16, u32),
     /// Answers 200 with a JSON-RPC error.
     RpcError,
     /// Answers what is not MCP.
     Rubbish,
 }
 
+/// How the server answers a request of a session that is not open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unknown {
+    /// 404, as the specification asks for.
+    NotFound,
+    /// 400 with an error that says so, as several SDKs do.
+    BadRequest,
+    /// 200 with the error as JSON.
+    Json,
+    /// 200 with the error in an event stream.
+    Event,
+    /// 200 with an event of the name `error` that is no message.
+    ErrorEvent,
+}
+
+impl Unknown {
+    pub const ALL: [Self; 5] = [Self::NotFound, Self::BadRequest, Self::Json, Self::Event, Self::ErrorEvent];
+}
+
 /// What the server saw and is told to do.
 pub struct Books {
     pub on_initialize: Act,
     pub on_delete: Act,
-    /// Answers to requests of a session that is not open: 404, or what several SDKs do, 400 with an error that says so.
-    pub unknown_is_bad_request: bool,
+    pub unknown: Unknown,
+    /// Gives no session ids, and wants none.
+    pub sessionless: bool,
     /// Forgets each session as soon as it is established.
     pub forgetful: bool,
     /// Addresses from which a request came: one for each socket.
     pub sockets: HashSet<SocketAddr>,
     /// Bodies of `initialize`.
     pub initializes: Vec<Value>,
+    /// Session ids that came with them.
+    pub initialize_sessions: Vec<String>,
     /// Sessions that `notifications/initialized` came for.
     pub initialized: Vec<String>,
     /// Sessions that are open.
@@ -54,10 +78,22 @@ pub struct Books {
     pub credentials: Vec<String>,
     /// Values of the Authorization header of DELETEs.
     pub credentials_of_deletes: Vec<Option<String>>,
+    /// Bodies of everything else, as they came.
+    pub raw: Vec<String>,
+    /// Answers to GETs; none is a stream.
+    pub on_get: Option<u16>,
+    /// GETs: session and Last-Event-ID.
+    pub gets: Vec<(String, Option<String>)>,
     next_session: u32,
 }
 
 impl Books {
+    /// Responses to the server's request `id`.
+    pub fn responses_to(&self, id: &Value) -> Vec<&Value> {
+        let is_response = |message: &&Value| message.get("method").is_none() && message["id"] == *id;
+        self.messages.iter().map(|(_, _, message)| message).filter(is_response).collect()
+    }
+
     /// Messages of one method.
     pub fn of_method(&self, method: &str) -> Vec<&Value> {
         self.messages
@@ -75,6 +111,8 @@ pub struct Upstream {
     books: Arc<Mutex<Books>>,
     released: Arc<Notify>,
     responses: broadcast::Sender<Value>,
+    /// What is said on the streams of GETs; none ends them.
+    speech: broadcast::Sender<Option<String>>,
 }
 
 impl Upstream {
@@ -83,16 +121,21 @@ impl Upstream {
         let books = Books {
             on_initialize: Act::Well,
             on_delete: Act::Well,
-            unknown_is_bad_request: false,
+            unknown: Unknown::NotFound,
+            sessionless: false,
             forgetful: false,
             sockets: HashSet::new(),
             initializes: Vec::new(),
+            initialize_sessions: Vec::new(),
             initialized: Vec::new(),
             open: HashSet::new(),
             deletes: Vec::new(),
             messages: Vec::new(),
             credentials: Vec::new(),
             credentials_of_deletes: Vec::new(),
+            raw: Vec::new(),
+            on_get: None,
+            gets: Vec::new(),
             next_session: 1,
         };
         let upstream = Self {
@@ -100,8 +143,11 @@ impl Upstream {
             books: Arc::new(Mutex::new(books)),
             released: Arc::new(Notify::new()),
             responses: broadcast::channel(64).0,
+            speech: broadcast::channel(16 * 1024).0,
         };
-        let app = Router::new().route("/mcp", post(receive).delete(delete)).with_state(upstream.clone());
+        let app = Router::new()
+            .route("/mcp", post(receive).get(listen).delete(delete))
+            .with_state(upstream.clone());
         let app = app.into_make_service_with_connect_info::<SocketAddr>();
         tokio::spawn(async move { axum::serve(listener, app).await });
         upstream
@@ -132,6 +178,26 @@ impl Upstream {
         self.released.notify_waiters();
     }
 
+    /// Says something on the streams of GETs.
+    pub fn say(&self, message: &Value) {
+        self.say_raw(&format!("data: {message}\n\n"));
+    }
+
+    /// The same, as the text of an event.
+    pub fn say_raw(&self, event: &str) {
+        self.speech.send(Some(event.to_owned())).expect("a stream is open");
+    }
+
+    /// Ends the streams of GETs.
+    pub fn hang_up(&self) {
+        let _ = self.speech.send(None);
+    }
+
+    /// Streams of GETs that are open.
+    pub fn listeners(&self) -> usize {
+        self.speech.receiver_count()
+    }
+
     /// Forgets every session, as a restart does.
     pub fn forget_sessions(&self) {
         self.books().open.clear();
@@ -150,6 +216,10 @@ impl Upstream {
                 None
             }
             Act::Status(status) => Some(StatusCode::from_u16(status).unwrap().into_response()),
+            Act::RetryAfter(status, seconds) => {
+                let headers = [("retry-after", seconds.to_string())];
+                Some((StatusCode::from_u16(status).unwrap(), headers).into_response())
+            }
             Act::RpcError => Some(json_answer(
                 &json!({"jsonrpc": "2.0", "id": null, "error": {"code": -32602, "message": "no", "x": 1}}),
             )),
@@ -174,10 +244,11 @@ async fn receive(
             .extend(headers.get("authorization").map(|value| value.to_str().unwrap().to_owned()));
     }
     if message["method"] == "initialize" {
+        upstream.books().initialize_sessions.push(session);
         return initialize(&upstream, message).await;
     }
     if !upstream.books().open.contains(&session) {
-        return unknown_session(upstream.books().unknown_is_bad_request);
+        return unknown_session(upstream.books().unknown, &message["id"]);
     }
     if message["method"] == "notifications/initialized" {
         let mut books = upstream.books();
@@ -188,12 +259,18 @@ async fn receive(
         return StatusCode::ACCEPTED.into_response();
     }
     upstream.books().messages.push((session.clone(), socket, message.clone()));
+    upstream.books().raw.push(String::from_utf8(body.to_vec()).unwrap());
     if message.get("method").is_none() {
         let _ = upstream.responses.send(message);
         return StatusCode::ACCEPTED.into_response();
     }
     if message.get("id").is_none() {
         return StatusCode::ACCEPTED.into_response();
+    }
+    if message["method"].as_str().is_some_and(|method| method.starts_with("resources/"))
+        && message["params"]["uri"].as_str().is_some_and(|uri| uri.starts_with("a://"))
+    {
+        return json_answer(&json!({"jsonrpc": "2.0", "id": message["id"], "result": {}}));
     }
     if message["params"]["name"] == "credential" {
         let seen = headers.get("authorization").map(|value| value.to_str().unwrap());
@@ -202,11 +279,16 @@ async fn receive(
     tool(&upstream, &session, &message)
 }
 
-fn unknown_session(as_bad_request: bool) -> Response {
+fn unknown_session(unknown: Unknown, id: &Value) -> Response {
     let text = "Bad Request: No valid session ID provided";
-    let error = json!({"jsonrpc": "2.0", "error": {"code": -32000, "message": text}, "id": null});
-    let status = if as_bad_request { StatusCode::BAD_REQUEST } else { StatusCode::NOT_FOUND };
-    (status, json_answer(&error)).into_response()
+    let error = |id: &Value| json!({"jsonrpc": "2.0", "error": {"code": -32000, "message": text}, "id": id});
+    match unknown {
+        Unknown::NotFound => (StatusCode::NOT_FOUND, json_answer(&error(&Value::Null))).into_response(),
+        Unknown::BadRequest => (StatusCode::BAD_REQUEST, json_answer(&error(&Value::Null))).into_response(),
+        Unknown::Json => json_answer(&error(id)),
+        Unknown::Event => events(stream::iter([error(id)])),
+        Unknown::ErrorEvent => event_stream(Body::from("event: error\ndata: Session terminated\n\n")),
+    }
 }
 
 async fn initialize(upstream: &Upstream, message: Value) -> Response {
@@ -220,7 +302,8 @@ async fn initialize(upstream: &Upstream, message: Value) -> Response {
     }
     let session = {
         let mut books = upstream.books();
-        let session = format!("upstream-{}", books.next_session);
+        let session =
+            if books.sessionless { String::new() } else { format!("upstream-{}", books.next_session) };
         books.next_session += 1;
         books.open.insert(session.clone());
         session
@@ -228,8 +311,29 @@ async fn initialize(upstream: &Upstream, message: Value) -> Response {
     let result = json!({"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
         "serverInfo": {"name": "scripted", "version": "1"}, "x-vendor": 1.0});
     let mut response = json_answer(&json!({"jsonrpc": "2.0", "id": message["id"], "result": result}));
-    response.headers_mut().insert("mcp-session-id", session.parse().unwrap());
+    if !session.is_empty() {
+        response.headers_mut().insert("mcp-session-id", session.parse().unwrap());
+    }
     response
+}
+
+async fn listen(State(upstream): State<Upstream>, headers: HeaderMap) -> Response {
+    let last = headers.get("last-event-id").map(|value| value.to_str().unwrap().to_owned());
+    assert_eq!(headers["accept"], "text/event-stream");
+    let answer = {
+        let mut books = upstream.books();
+        books.gets.push((session_of(&headers), last));
+        books.on_get
+    };
+    if let Some(status) = answer {
+        return StatusCode::from_u16(status).unwrap().into_response();
+    }
+    let speech = upstream.speech.subscribe();
+    let events = stream::unfold(speech, async |mut speech| {
+        let said = speech.recv().await.expect("nobody says more than is read")?;
+        Some((Ok::<_, std::convert::Infallible>(said), speech))
+    });
+    event_stream(Body::from_stream(events))
 }
 
 async fn delete(State(upstream): State<Upstream>, headers: HeaderMap) -> Response {
@@ -281,7 +385,24 @@ fn tool(upstream: &Upstream, session: &str, request: &Value) -> Response {
                 Some((message.clone(), (tick, message)))
             }))
         }
-        "ask" => ask(upstream, result(Value::Null)),
+        "ask" => ask(upstream, arguments, result(Value::Null)),
+        "tag" => {
+            let said = json!({"jsonrpc": "2.0", "method": "notifications/progress",
+                "params": {"progressToken": token, "progress": 1, "message": arguments["tag"]}});
+            events(stream::iter([said.clone(), said, result(json!({"tag": arguments["tag"]}))]))
+        }
+        "wait" => {
+            let (released, last) = (upstream.released.clone(), result(json!({"waited": true})));
+            let body = stream::once(async move {
+                released.notified().await;
+                Ok::<_, std::convert::Infallible>(last.to_string())
+            });
+            ([("content-type", "application/json")], Body::from_stream(body)).into_response()
+        }
+        "polled" => {
+            let first = format!("id: 7\nretry: 300\ndata: {}\n\n", progress(0));
+            event_stream(Body::from(first))
+        }
         "cut" => {
             let first = Bytes::from(format!("data: {}\n\n", progress(0)));
             let pieces = [Ok(first), Err(std::io::Error::other("cut"))];
@@ -303,19 +424,28 @@ fn tool(upstream: &Upstream, session: &str, request: &Value) -> Response {
     }
 }
 
-/// Asks the client, and answers the call with the client's answer.
-fn ask(upstream: &Upstream, mut last: Value) -> Response {
+/// Asks the client, as the arguments say, and answers the call with the client's answer.
+fn ask(upstream: &Upstream, arguments: &Value, mut last: Value) -> Response {
     let mut responses = upstream.responses.subscribe();
-    let question = json!({"jsonrpc": "2.0", "id": "question-1", "method": "elicitation/create", "params": {"message": "?"}});
+    let or = |name: &str, usual: &str| arguments.get(name).cloned().unwrap_or_else(|| json!(usual));
+    let (id, method) = (or("id", "question-1"), or("method", "elicitation/create"));
+    let question = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": {"message": "?"}});
     let wait = stream::once(async move {
         let mut answer = responses.recv().await.unwrap();
-        while answer["id"] != "question-1" {
+        while answer["id"] != id {
             answer = responses.recv().await.unwrap();
         }
-        last["result"] = answer["result"].take();
+        last["result"] = match answer.get_mut("result") {
+            Some(result) => result.take(),
+            None => json!({"error": answer["error"]}),
+        };
         last
     });
-    events(stream::iter([question, json!({"jsonrpc": "2.0", "id": "ping-1", "method": "ping"})]).chain(wait))
+    let mut first = vec![question, json!({"jsonrpc": "2.0", "id": "ping-1", "method": "ping"})];
+    if let Some(then) = arguments.get("then") {
+        first.push(then.clone());
+    }
+    events(stream::iter(first).chain(wait))
 }
 
 fn session_of(headers: &HeaderMap) -> String {

@@ -1,0 +1,117 @@
+//! Messages of the upstream's to those of a session's clients whom they concern.
+
+use super::ask;
+use super::outside::{self, Outside};
+use crate::budget::Charge;
+use crate::session::{Aside, Refused, Scope, Session, Via};
+use crate::upstream::Connection;
+use berth_mcp::error;
+use berth_mcp::frame::{Frame, TokenKey, splice};
+use berth_mcp::sse::{Event, encode};
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// Passes on a message that came on the upstream's own stream; `held` covers it twice.
+pub(super) fn dispatch(session: &Arc<Session>, connection: &Arc<Connection>, text: String, held: Charge) {
+    match outside::read(&text) {
+        Outside::Ping(id) => ask::answer(session, connection, error::render_result(&id, "{}")),
+        Outside::Ask(method) => hand(session, connection, &text, &method, held),
+        Outside::Withdraw => withdraw(session, connection, &text, held),
+        Outside::Progress(call) => {
+            if !session.aside(call, Aside { is_progress: true, text, held }) {
+                dropped(session, "it is progress of a request that is over, or whose client is slow");
+            }
+        }
+        Outside::Updated(uri) => tell(session, text, held, |scope| scope.wants(&uri)),
+        Outside::News => tell(session, text, held, |_| true),
+        Outside::Drop(reason) => dropped(session, reason),
+    }
+}
+
+/// News that came on the answer of a call of `own` concern the session's other clients too.
+pub(super) fn tell_others(session: &Arc<Session>, own: &Arc<Scope>, text: &str) {
+    let uri = outside::uri(text);
+    let mut held = session.shared.budget.charge();
+    if held.cover(2 * text.len()).is_err() {
+        return dropped(session, "there is no memory for it");
+    }
+    tell(session, text.to_owned(), held, |scope| {
+        !Arc::ptr_eq(scope, own) && uri.as_ref().is_none_or(|uri| scope.wants(uri))
+    });
+}
+
+/// The server wants no answer any more to a request that it made: tells the client that was handed it.
+pub(super) fn withdraw(session: &Arc<Session>, connection: &Arc<Connection>, text: &str, held: Charge) {
+    let Ok(Frame::Notification { subject: Some(subject), .. }) = Frame::parse(text) else { return };
+    let key = subject.key();
+    let found = session
+        .scopes()
+        .into_iter()
+        .find_map(|scope| scope.withdraw(connection.epoch, &key).map(|(id, via)| (scope, id, via)));
+    let Some((scope, id, via)) = found else {
+        return dropped(session, "it withdraws a request that no client has");
+    };
+    let text = if id == key { text.to_owned() } else { splice(text, [(subject.span(), &raw(&id))]) };
+    let told = match via {
+        Via::Call(call) => session.aside(call, Aside { is_progress: false, text, held }),
+        Via::Stream(_) => scope.push(&event(text, held)),
+    };
+    if !told {
+        dropped(session, "its client has left");
+    }
+}
+
+/// Hands a request that belongs to no call to the client that can take it best: one that listens and whose call runs, one that
+/// listens, one whose call runs; among equals the one that was there last.
+fn hand(session: &Arc<Session>, connection: &Arc<Connection>, text: &str, method: &str, held: Charge) {
+    let scopes = session.scopes();
+    let able = |scope: &&Arc<Scope>| scope.profile.takes(method).is_ok();
+    let best = scopes.iter().filter(able).filter_map(|scope| {
+        let (stream, call) = (scope.stream(), scope.latest_call());
+        let via = stream.map(Via::Stream).or(call.map(Via::Call))?;
+        Some((u8::from(stream.is_some()) * 2 + u8::from(call.is_some()), scope, via))
+    });
+    // The first of equals: scopes come in the order of their last use.
+    let best = best.reduce(|best, next| if next.0 > best.0 { next } else { best });
+    let Some((_, scope, via)) = best else {
+        let is_declared = scopes.is_empty() || scopes.iter().any(|scope| able(&scope));
+        let undeclared = scopes.iter().find_map(|scope| scope.profile.takes(method).err());
+        let undeclared = undeclared.filter(|_| !is_declared);
+        let refused = undeclared.map_or_else(Refused::nobody, Refused::undeclared);
+        return ask::refuse_for_all(session, connection, text, &refused);
+    };
+    let Some(for_client) = ask::hand(session, scope, connection, text, via, true) else { return };
+    let handed = match via {
+        Via::Stream(_) => scope.push(&event(for_client, held)),
+        Via::Call(call) => session.aside(call, Aside { is_progress: false, text: for_client, held }),
+    };
+    if !handed {
+        ask::client_left(session, scope, via);
+    }
+}
+
+/// Sends `text` on the streams of all scopes for which `concerns` holds.
+fn tell(session: &Arc<Session>, text: String, held: Charge, concerns: impl Fn(&Arc<Scope>) -> bool) {
+    let event = event(text, held);
+    for scope in session.scopes() {
+        if concerns(&scope) {
+            scope.push(&event);
+        }
+    }
+}
+
+fn event(data: String, held: Charge) -> Bytes {
+    held.attach(encode(&Event { event: Some("message".to_owned()), data, ..Event::default() }))
+}
+
+/// The JSON of an id.
+fn raw(key: &TokenKey) -> String {
+    match key {
+        TokenKey::Text(text) => serde_json::Value::from(text.as_str()).to_string(),
+        TokenKey::Number(raw) => raw.clone(),
+    }
+}
+
+fn dropped(session: &Session, reason: &'static str) {
+    tracing::debug!(session = %session.uid, reason, "a message of the upstream's was dropped");
+}

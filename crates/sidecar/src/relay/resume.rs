@@ -1,0 +1,82 @@
+//! Takes up an answer's stream again that ended before its result, where its last event left off. Servers end streams of long
+//! calls on purpose, and say by an event's id that the rest can be had.
+
+use crate::upstream::{Body, Connection};
+use berth_mcp::header;
+use berth_mcp::sse::Event;
+use http::header::CONTENT_TYPE;
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// Shortest pause before the stream is asked for again; doubled each time that nothing came.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// Longest pause.
+const MAX_PAUSE: Duration = Duration::from_secs(30);
+
+/// Where a stream is.
+#[derive(Debug, Default)]
+pub(super) struct Resume {
+    last: Option<String>,
+    retry: Option<Duration>,
+    /// Streams that brought nothing, since the last that did.
+    fruitless: u32,
+}
+
+impl Resume {
+    /// An event came.
+    pub(super) fn note(&mut self, event: &Event) {
+        if let Some(id) = &event.id {
+            // An empty id takes the last one back.
+            self.last = Some(id.clone()).filter(|id| !id.is_empty());
+        }
+        self.retry = event.retry_millis.map(Duration::from_millis).or(self.retry);
+        self.fruitless = 0;
+    }
+
+    fn pause(&self) -> Duration {
+        let ours = FIRST_PAUSE.saturating_mul(1 << self.fruitless.min(10));
+        ours.max(self.retry.unwrap_or_default()).min(MAX_PAUSE)
+    }
+
+    /// The rest of the stream, if it can be had.
+    pub(super) async fn resume(&mut self, connection: &Connection) -> Option<Body> {
+        let last = self.last.as_deref()?;
+        sleep(self.pause()).await;
+        self.fruitless += 1;
+        let response = connection.listen(Some(last)).await.ok()?;
+        let media_type = response.headers().get(CONTENT_TYPE)?.to_str().ok()?;
+        let is_stream =
+            response.status().is_success() && header::is_media_type(media_type, header::EVENT_STREAM);
+        is_stream.then(|| response.into_body())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_are_as_asked_within_bounds_and_grow_while_nothing_comes() {
+        let mut resume = Resume::default();
+        assert_eq!(resume.pause(), FIRST_PAUSE);
+        resume.fruitless = 3;
+        assert_eq!(resume.pause(), FIRST_PAUSE * 8);
+        resume.note(&Event { retry_millis: Some(1_500), ..Event::default() });
+        assert_eq!(resume.pause(), Duration::from_millis(1_500));
+        resume.note(&Event { retry_millis: Some(u64::MAX), ..Event::default() });
+        assert_eq!(resume.pause(), MAX_PAUSE);
+        resume.note(&Event { retry_millis: Some(0), ..Event::default() });
+        assert_eq!(resume.pause(), FIRST_PAUSE, "a server cannot ask for a storm");
+    }
+
+    #[test]
+    fn the_last_id_counts_and_an_empty_one_takes_it_back() {
+        let mut resume = Resume::default();
+        let id = |id: &str| Event { id: Some(id.into()), ..Event::default() };
+        resume.note(&id("a"));
+        resume.note(&Event::default());
+        assert_eq!(resume.last.as_deref(), Some("a"));
+        resume.note(&id(""));
+        assert_eq!(resume.last, None);
+    }
+}

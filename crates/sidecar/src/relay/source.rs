@@ -1,0 +1,181 @@
+//! Keeps the upstream's own stream, the answer to a GET, as long as clients listen. [`crate::session`] decides when it is asked
+//! for; one task of a session does it, and ends when nobody listens any more.
+
+use super::call::COPIES;
+use super::fan;
+use crate::session::{Keep, Offer, Session, StreamStep};
+use crate::upstream::{Body, Carried, Connection, REFUSAL_LIMIT, SendError, is_session_lost};
+use berth_mcp::{header, sse};
+use berth_net::metrics::Held;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, Response, StatusCode};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::sleep_until;
+
+/// After so many events of one chunk those who read get a turn.
+const BATCH: usize = 64;
+
+/// The one who keeps the stream.
+struct Source {
+    session: Arc<Session>,
+    /// Number of the connection that `last` is of.
+    epoch: u64,
+    /// Id of the last event.
+    last: Option<String>,
+    /// What was carried when the upstream refused the credential.
+    refused: Option<Arc<HeaderMap>>,
+}
+
+/// Keeps the stream until nobody listens or the session's end begins.
+pub(super) async fn keep(session: Arc<Session>) {
+    let mut source = Source { session: session.clone(), epoch: 0, last: None, refused: None };
+    tokio::select! {
+        () = source.run() => {}
+        () = session.fenced().cancelled() => session.listening.abandon(),
+    }
+}
+
+impl Source {
+    async fn run(&mut self) {
+        let session = self.session.clone();
+        let listening = &session.listening;
+        loop {
+            match listening.step(&session, self.may_ask()) {
+                StreamStep::Stop => return,
+                StreamStep::Rest => listening.changed().await,
+                StreamStep::Wait(until) => tokio::select! {
+                    () = sleep_until(until) => {}
+                    () = listening.changed() => {}
+                },
+                StreamStep::Open => {
+                    let asked = self.open().await;
+                    listening.ended(asked, self.jitter());
+                }
+            }
+        }
+    }
+
+    /// Whether the credential has changed since it was refused, if it was.
+    fn may_ask(&mut self) -> bool {
+        match &self.session.desired().carried {
+            Carried::Withheld(_) => false,
+            Carried::Headers(now) => {
+                self.refused.take_if(|refused| *refused != *now);
+                self.refused.is_none()
+            }
+        }
+    }
+
+    /// Asks for the stream and reads it to its end; gives the pause that the upstream asks for.
+    async fn open(&mut self) -> Option<Duration> {
+        let session = self.session.clone();
+        let connection = session.established()?;
+        if connection.epoch != self.epoch {
+            (self.epoch, self.last) = (connection.epoch, None);
+        }
+        tokio::select! {
+            asked = self.ask(&connection) => asked,
+            () = unwanted(&session, connection.epoch) => None,
+        }
+    }
+
+    async fn ask(&mut self, connection: &Arc<Connection>) -> Option<Duration> {
+        let session = self.session.clone();
+        let carried = session.desired().carried.clone();
+        let mut response = match connection.listen(self.last.as_deref()).await {
+            Ok(response) => response,
+            Err(SendError::Lost(_) | SendError::NotSent(_) | SendError::Withheld(_)) => return None,
+        };
+        let status = response.status();
+        if status.is_success() && is_stream(&response) {
+            session.listening.answered(connection.epoch, Offer::Made);
+            let _open = Held::new(&session.shared.metrics.upstream_streams);
+            return self.read(connection, response.into_body()).await;
+        }
+        if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+            if let Carried::Headers(headers) = carried {
+                self.refused = Some(headers);
+            }
+            return None;
+        }
+        let is_ill = status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED;
+        if is_ill || status == StatusCode::TOO_MANY_REQUESTS {
+            return seconds(&response);
+        }
+        let text = response.body_mut().text(REFUSAL_LIMIT).await.unwrap_or_default();
+        if connection.has_session_id() && is_session_lost(status, &text) {
+            // The next request that needs the upstream opens a new one.
+            session.lost(connection, true);
+            return None;
+        }
+        session.listening.answered(connection.epoch, Offer::Declined);
+        for scope in session.scopes() {
+            scope.close_streams();
+        }
+        None
+    }
+
+    async fn read(&mut self, connection: &Arc<Connection>, mut body: Body) -> Option<Duration> {
+        let session = self.session.clone();
+        let limit = usize::try_from(session.desired().limits.response_bytes).unwrap_or(usize::MAX);
+        let mut decoder = sse::Decoder::new(limit);
+        let mut held = session.shared.budget.charge();
+        let mut asked = None;
+        let mut batch = 0_usize;
+        while let Ok(Some(chunk)) = body.chunk().await {
+            decoder.feed(&chunk);
+            // Without memory for what it says the stream is read again later, from the last event that was passed on.
+            held.cover(COPIES * decoder.held()).ok()?;
+            while let Some(event) = decoder.next_event() {
+                let Ok(event) = event else { continue };
+                if !event.data.is_empty() {
+                    let mut held = session.shared.budget.charge();
+                    held.cover(COPIES * event.data.len()).ok()?;
+                    fan::dispatch(&session, connection, event.data, held);
+                }
+                self.last = event.id.or(self.last.take()).filter(|id| !id.is_empty());
+                asked = event.retry_millis.map(Duration::from_millis).or(asked);
+                batch += 1;
+                if batch.is_multiple_of(BATCH) {
+                    tokio::task::yield_now().await;
+                }
+            }
+            held = session.shared.budget.charge();
+            held.cover(COPIES * decoder.held()).ok()?;
+        }
+        asked
+    }
+
+    fn jitter(&self) -> u8 {
+        let mut byte = [0];
+        // Without randomness there is no jitter.
+        let _ = self.session.shared.random.fill(&mut byte);
+        let [byte] = byte;
+        byte
+    }
+}
+
+/// Returns when the stream of the connection `epoch` is to be closed.
+async fn unwanted(session: &Session, epoch: u64) {
+    loop {
+        match session.listening.keep(session, epoch) {
+            Keep::Close => return,
+            Keep::Open => session.listening.changed().await,
+            Keep::Until(until) => tokio::select! {
+                () = sleep_until(until) => {}
+                () = session.listening.changed() => {}
+            },
+        }
+    }
+}
+
+fn is_stream(response: &Response<Body>) -> bool {
+    let media_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    media_type.is_some_and(|value| header::is_media_type(value, header::EVENT_STREAM))
+}
+
+fn seconds(response: &Response<Body>) -> Option<Duration> {
+    let value = response.headers().get(RETRY_AFTER)?.to_str().ok()?;
+    value.trim().parse().ok().map(Duration::from_secs)
+}

@@ -1,0 +1,213 @@
+//! Attempts that fail, and what they leave behind, against real sockets.
+
+use super::*;
+use crate::fault;
+use crate::fixture;
+use crate::session::machine::State;
+use crate::session::{CallError, Desired};
+use axum::response::IntoResponse;
+use axum::{Router, routing::post};
+use berth_wire::{SessionSpec, SessionState};
+use http::{HeaderMap, StatusCode};
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use tokio::net::TcpListener;
+
+/// What an upstream saw.
+#[derive(Default)]
+struct Books {
+    initializes: usize,
+    /// Values of Authorization that came with `initialize`.
+    credentials: Vec<String>,
+    deletes: usize,
+}
+
+/// An upstream that answers `initialize` with `statuses`, one after the other, the last one for ever.
+async fn upstream(statuses: &'static [u16]) -> (SocketAddr, Arc<Mutex<Books>>) {
+    let books = Arc::<Mutex<Books>>::default();
+    let (on_post, on_delete) = (books.clone(), books.clone());
+    let receive = async move |headers: HeaderMap, body: String| {
+        if body.contains("notifications/initialized") {
+            return StatusCode::ACCEPTED.into_response();
+        }
+        let mut books = lock(&on_post);
+        books.credentials.push(headers[http::header::AUTHORIZATION].to_str().unwrap().to_owned());
+        let status = statuses[books.initializes.min(statuses.len() - 1)];
+        books.initializes += 1;
+        if status != 200 {
+            return (StatusCode::from_u16(status).unwrap(), [("retry-after", "120")]).into_response();
+        }
+        let id = body.split("\"id\":").nth(1).and_then(|rest| rest.split(',').next()).unwrap();
+        let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"protocolVersion":"2025-11-25"}}}}"#);
+        ([("content-type", "application/json"), ("mcp-session-id", "u")], text).into_response()
+    };
+    let delete = async move || {
+        lock(&on_delete).deletes += 1;
+        StatusCode::OK
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let app = Router::new().route("/mcp", post(receive).delete(delete));
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    (address, books)
+}
+
+fn spec(address: SocketAddr, credential: &str) -> SessionSpec {
+    let mut spec = fixture::spec(credential);
+    spec.upstream.url = format!("http://localhost:{}/mcp", address.port());
+    spec
+}
+
+fn session(shared: &Arc<super::super::Shared>, spec: SessionSpec) -> Arc<Session> {
+    Session::new("s".into(), Desired::new(spec).unwrap(), shared.clone())
+}
+
+async fn connect(session: &Arc<Session>) -> Result<Arc<Connection>, Trouble> {
+    session.connection(Some(&"{}".into())).await.map_err(|error| match error {
+        CallError::Trouble(trouble) => trouble,
+        other => panic!("{other:?}"),
+    })
+}
+
+/// Waits until no attempt runs.
+async fn settled(shared: &super::super::Shared) {
+    shared.tasks.close();
+    shared.tasks.wait().await;
+    shared.tasks.reopen();
+}
+
+#[tokio::test]
+async fn a_panic_in_any_step_is_one_error_and_the_next_call_connects() {
+    let (address, books) = upstream(&[200]).await;
+    for (count, step) in
+        ["resolve", "connect", "initialize", "answer", "initialized", "publish"].into_iter().enumerate()
+    {
+        let shared = fixture::shared();
+        let session = session(&shared, spec(address, "Bearer first"));
+        fault::arm(step);
+        let (one, other) = tokio::join!(connect(&session), connect(&session));
+        for told in [one, other] {
+            assert!(told.err().unwrap().message.contains("inside the sidecar"), "{step}");
+        }
+        settled(&shared).await;
+        assert_eq!(shared.metrics.connections.get(), 0, "{step}: its sockets are closed");
+        assert!(lock(&session.inner).unconfirmed, "{step}: nobody knows what it left behind");
+        let report = session.report();
+        assert_eq!((report.state, report.next_retry_unix_millis), (SessionState::Idle, None), "{step}");
+        connect(&session).await.unwrap_or_else(|trouble| panic!("{step}: {trouble:?}"));
+        assert_eq!((session.report().activity.connects, session.report().failure), (2, None), "{step}");
+        assert!(lock(&session.inner).attempts.is_empty());
+        let before = usize::from(!matches!(step, "resolve" | "connect" | "initialize"));
+        assert_eq!(lock(&books).initializes, before + 1, "{step} ({count})");
+        lock(&books).initializes = 0;
+    }
+}
+
+#[tokio::test]
+async fn a_panic_in_tls_is_one_error_and_the_next_call_tries() {
+    let (address, _) = upstream(&[200]).await;
+    let shared = fixture::shared();
+    let mut spec = spec(address, "Bearer first");
+    spec.upstream.url = spec.upstream.url.replace("http:", "https:");
+    let session = session(&shared, spec);
+    fault::arm("tls");
+    assert!(connect(&session).await.err().unwrap().message.contains("inside the sidecar"));
+    settled(&shared).await;
+    // The upstream speaks no TLS.
+    assert!(connect(&session).await.err().unwrap().message.contains(", TLS: "));
+    assert_eq!((session.report().activity.connects, shared.metrics.connections.get()), (2, 0));
+}
+
+#[tokio::test]
+async fn a_panic_while_one_tries_for_all_makes_room_for_the_next() {
+    let (address, _) = upstream(&[200]).await;
+    let shared = fixture::shared();
+    let session = session(&shared, spec(address, "Bearer first"));
+    // The first failure closes the gate; nobody listens there.
+    let other =
+        Session::new("o".into(), Desired::new(fixture::spec("Bearer first")).unwrap(), shared.clone());
+    let told = connect(&other).await.err().unwrap();
+    let wait = told.retry_after.expect("the gate is closed");
+    assert_eq!(connect(&session).await.err().unwrap().message, told.message, "for every session");
+    tokio::time::sleep(wait).await;
+    fault::arm("connect");
+    assert!(connect(&session).await.err().unwrap().message.contains("inside the sidecar"));
+    settled(&shared).await;
+    connect(&session).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_refused_credential_is_not_tried_again_until_it_or_the_url_changes() {
+    for status in [401, 403] {
+        let (address, books) = upstream(if status == 401 { &[401] } else { &[403] }).await;
+        let shared = fixture::shared();
+        let session = session(&shared, spec(address, "Bearer first"));
+        let first = connect(&session).await.err().unwrap();
+        assert_eq!((first.failure, first.retry_after), (Reason::Unauthorized, None));
+        for _ in 0..5 {
+            assert_eq!(connect(&session).await.err(), Some(first.clone()), "as it was told before");
+        }
+        assert_eq!(lock(&session.inner).link.state(), State::Barred);
+        // What changes something else changes nothing.
+        let mut other = spec(address, "Bearer first");
+        other.timeouts.request_millis += 1;
+        session.update(Desired::new(other).unwrap());
+        connect(&session).await.err().unwrap();
+        assert_eq!(lock(&books).initializes, 1, "nothing was sent meanwhile");
+        session.update(Desired::new(spec(address, "Bearer second")).unwrap());
+        assert_eq!(session.report().failure, None);
+        connect(&session).await.err().unwrap();
+        assert_eq!(lock(&books).credentials, ["Bearer first", "Bearer second"]);
+        let mut elsewhere = spec(address, "Bearer second");
+        elsewhere.upstream.url = format!("http://127.0.0.1:{}/mcp", address.port());
+        session.update(Desired::new(elsewhere).unwrap());
+        connect(&session).await.err().unwrap();
+        assert_eq!(lock(&books).initializes, 3);
+    }
+}
+
+#[tokio::test]
+async fn one_refused_credential_holds_up_no_other_session() {
+    let (address, books) = upstream(&[401, 200]).await;
+    let shared = fixture::shared();
+    connect(&session(&shared, spec(address, "Bearer first"))).await.err().unwrap();
+    connect(&session(&shared, spec(address, "Bearer second"))).await.unwrap();
+    assert_eq!(lock(&books).credentials, ["Bearer first", "Bearer second"]);
+}
+
+#[tokio::test]
+async fn a_limit_of_the_upstreams_holds_every_session_until_its_time() {
+    let (address, books) = upstream(&[429]).await;
+    let shared = fixture::shared();
+    let sessions: Vec<_> = (0..50).map(|_| session(&shared, spec(address, "Bearer first"))).collect();
+    let told = connect(&sessions[0]).await.err().unwrap();
+    assert_eq!(told.failure, Reason::RateLimited);
+    let wait = told.retry_after.unwrap();
+    assert_eq!(wait.as_secs(), 120);
+    for session in &sessions {
+        let told = connect(session).await.err().unwrap();
+        assert!(told.failure == Reason::RateLimited && told.retry_after.is_some_and(|left| left <= wait));
+        let report = session.report();
+        assert_eq!((report.state, report.failure), (SessionState::Idle, Some(Reason::RateLimited)));
+        let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis();
+        let next = u128::from(report.next_retry_unix_millis.expect("a time"));
+        assert!(next > unix && next <= unix + 120_000);
+    }
+    assert_eq!(lock(&books).initializes, 1);
+}
+
+#[tokio::test]
+async fn an_outage_of_one_server_is_tried_by_one_session_at_a_time() {
+    let (address, books) = upstream(&[503]).await;
+    let shared = fixture::shared();
+    let sessions: Vec<_> = (0..50).map(|_| session(&shared, spec(address, "Bearer first"))).collect();
+    // `Retry-After: 120` counts for a 503 as well.
+    let told = futures::future::join_all(sessions.iter().map(connect)).await;
+    assert!(told.iter().all(|told| told.as_ref().err().unwrap().failure == Reason::UpstreamUnreachable));
+    let began_together = lock(&books).initializes;
+    for session in &sessions {
+        connect(session).await.err().unwrap();
+    }
+    assert_eq!(lock(&books).initializes, began_together);
+    assert!(lock(&shared.gate).next_try(Instant::now()).is_some());
+}

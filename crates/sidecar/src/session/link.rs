@@ -1,0 +1,123 @@
+//! The part of a session that its threads contend for: the machine, and its way through the gate that all sessions share.
+//!
+//! The lock of a session is taken before that of the gate, never the other way round. An attempt is settled with the gate
+//! under the lock of its session: else a request between the two would find the session free to try and the gate still open.
+
+use super::gate::{Gate, Moment, Pass, Verdict};
+use super::machine::{Effect, Event, Machine};
+use crate::sync::{Mutex, lock};
+use crate::upstream::Trouble;
+use std::ops::Deref;
+use std::time::Duration;
+
+/// A machine with its pass.
+pub(crate) struct Link {
+    machine: Machine,
+    /// The pass of the attempt in flight.
+    pass: Option<Pass>,
+    /// Why the session is barred.
+    barred: Option<Trouble>,
+}
+
+/// How an attempt failed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Failure<'a> {
+    /// The server cannot be had.
+    Server(&'a Trouble),
+    /// The upstream refuses what the session carries.
+    Credential(&'a Trouble),
+    /// It says nothing of the server.
+    Own,
+}
+
+impl Deref for Link {
+    type Target = Machine;
+
+    fn deref(&self) -> &Machine {
+        &self.machine
+    }
+}
+
+impl Link {
+    pub(crate) const fn new() -> Self {
+        Self { machine: Machine::new(), pass: None, barred: None }
+    }
+
+    /// A request needs the upstream: what to do, or why nothing is tried.
+    pub(crate) fn need(&mut self, gate: &Mutex<Gate>, at: Moment) -> Result<Effect, Trouble> {
+        if self.machine.would_begin() {
+            match lock(gate).enter(at.now) {
+                Ok(pass) => self.pass = Some(pass),
+                Err(trouble) => {
+                    self.machine.step(Event::Held);
+                    return Err(trouble);
+                }
+            }
+        }
+        match (self.machine.step(Event::Needed), &self.barred) {
+            (Effect::Bar, Some(trouble)) => Err(trouble.clone()),
+            (effect, _) => Ok(effect),
+        }
+    }
+
+    /// The attempt `epoch` made a connection.
+    pub(crate) fn established(&mut self, epoch: u64, gate: &Mutex<Gate>, at: Moment) -> Effect {
+        self.settle(gate, Verdict::Well, at);
+        self.machine.step(Event::Established(epoch))
+    }
+
+    /// The attempt `epoch` failed. If the server is to be left alone, for how long.
+    pub(crate) fn failed(
+        &mut self,
+        epoch: u64,
+        failure: Failure<'_>,
+        gate: &Mutex<Gate>,
+        at: Moment,
+    ) -> Option<Duration> {
+        let (verdict, event) = match failure {
+            Failure::Server(trouble) => (Verdict::Ill(trouble), Event::Failed(epoch)),
+            Failure::Credential(trouble) => {
+                // No time makes it better.
+                self.barred = Some(Trouble { retry_after: None, ..trouble.clone() });
+                (Verdict::Unknown, Event::Refused(epoch))
+            }
+            Failure::Own => (Verdict::Unknown, Event::Failed(epoch)),
+        };
+        self.settle(gate, verdict, at);
+        self.machine.step(event);
+        match failure {
+            Failure::Server(_) => lock(gate).wait(at.now),
+            Failure::Credential(_) | Failure::Own => None,
+        }
+    }
+
+    /// What the session carries, or where it leads, has changed.
+    pub(crate) fn changed(&mut self) {
+        self.barred = None;
+        self.machine.step(Event::Changed);
+    }
+
+    /// The connection of the attempt `epoch` was lost.
+    pub(crate) fn lost(&mut self, epoch: u64) -> Effect {
+        self.machine.step(Event::Lost(epoch))
+    }
+
+    /// The session is to end.
+    pub(crate) fn end_asked(&mut self) -> Effect {
+        self.machine.step(Event::EndAsked)
+    }
+
+    /// Nothing of the session is left.
+    pub(crate) fn removed(&mut self) {
+        self.machine.step(Event::Removed);
+    }
+
+    fn settle(&mut self, gate: &Mutex<Gate>, verdict: Verdict<'_>, at: Moment) {
+        if let Some(pass) = self.pass.take() {
+            lock(gate).settle(&pass, verdict, at);
+        }
+    }
+}
+
+#[cfg(all(test, feature = "loom"))]
+mod interleavings;

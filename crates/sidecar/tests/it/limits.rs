@@ -1,0 +1,139 @@
+//! Bounds of one session: sizes, calls that run, calls that wait.
+
+use crate::support::client::{tool_call, tool_call_with_progress};
+use crate::support::eventually;
+use crate::support::harness::{Harness, read, spec};
+use crate::support::upstream::Upstream;
+use berth_wire::Limits;
+use futures::future::join_all;
+use http::StatusCode;
+use serde_json::json;
+
+#[tokio::test]
+async fn calls_over_the_limit_wait_in_line_and_more_are_refused() {
+    let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
+    let mut session = spec("s", &upstream);
+    session.limits = Limits { concurrent_calls: 1, queued_calls: 3, ..Limits::default() };
+    harness.put(&session).await;
+    let client = harness.initialized("s").await;
+    let running = client.begin(&tool_call(json!("1"), "hold", &json!({}))).await;
+    let sent = || upstream.books().of_method("tools/call").len();
+    let in_flight = |count| {
+        let metrics = &harness.metrics;
+        eventually("so many are in flight", move || metrics.requests_in_flight.get() == count)
+    };
+    let echo = async |id: &str| client.json(&tool_call(json!(id), "echo", &json!({"id": id}))).await.1;
+    let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "4"}});
+    let end = async {
+        in_flight(4).await;
+        let refused = client.call("echo", json!({})).await;
+        assert_eq!(refused["error"]["code"], json!(-32055), "{refused}");
+        assert!(refused["error"]["message"].as_str().unwrap().contains("1 requests already and 3 wait"));
+        assert_eq!(sent(), 1, "those who wait were not sent");
+        client.tell(&cancel).await;
+        in_flight(3).await;
+        upstream.release();
+    };
+    let last_two = async {
+        in_flight(3).await;
+        tokio::join!(echo("5"), end).0
+    };
+    let rest = async {
+        in_flight(2).await;
+        tokio::join!(echo("4"), last_two)
+    };
+    let (first, (second, third)) = tokio::join!(echo("3"), rest);
+    assert_eq!((&first["result"]["id"], &third["result"]["id"]), (&json!("3"), &json!("5")));
+    assert_eq!(second["error"]["code"], json!(-32052), "{second}");
+    assert_eq!(running.messages().await.pop().unwrap()["result"], json!({"held": true}));
+    {
+        let books = upstream.books();
+        let order: Vec<_> = books.of_method("tools/call")[1..]
+            .iter()
+            .map(|call| &call["params"]["arguments"]["id"])
+            .collect();
+        assert_eq!(
+            order,
+            [&json!("3"), &json!("5")],
+            "first come first served, and what was cancelled never went"
+        );
+        assert!(books.of_method("notifications/cancelled").len() <= 1);
+    }
+    harness.end_now("s").await;
+    harness.assert_baseline().await;
+}
+
+#[tokio::test]
+async fn a_call_that_waits_too_long_times_out_unsent() {
+    let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
+    let mut session = spec("s", &upstream);
+    session.limits = Limits { concurrent_calls: 1, ..Limits::default() };
+    (session.timeouts.request_millis, session.timeouts.request_max_millis) = (300, 5_000);
+    harness.put(&session).await;
+    let client = harness.initialized("s").await;
+    let tick = tool_call_with_progress(json!(1), json!(1), "tick", &json!({}));
+    let running = client.begin(&tick).await;
+    let waited = client.call("echo", json!({})).await;
+    assert_eq!(waited["error"]["code"], json!(-32053), "{waited}");
+    assert_eq!(upstream.books().of_method("tools/call").len(), 1);
+    drop(running);
+    harness.end_now("s").await;
+    harness.assert_baseline().await;
+}
+
+#[tokio::test]
+async fn the_session_has_limits_of_its_own_on_sizes() {
+    let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
+    let mut session = spec("s", &upstream);
+    session.limits = Limits { request_bytes: 4_096, response_bytes: 8_192, ..Limits::default() };
+    harness.put(&session).await;
+    let client = harness.initialized("s").await;
+    let call = tool_call(json!(1), "echo", &json!({"x": "y".repeat(4_096)}));
+    let (status, body) = read(client.post(call.to_string()).await).await;
+    assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
+    assert!(String::from_utf8(body).unwrap().contains("limit of 4096 bytes"));
+    for stream in [false, true] {
+        let last = client.call("large", json!({"bytes": 9_000, "stream": stream})).await;
+        assert_eq!(last["error"]["code"], json!(-32054), "{last}");
+        assert!(last["error"]["message"].as_str().unwrap().contains("8192"));
+        assert!(client.call("large", json!({"bytes": 4_000, "stream": stream})).await["result"].is_object());
+    }
+    // A newer wish counts for what begins after it.
+    session.limits.request_bytes = 16 * 1024;
+    session.generation.session += 1;
+    harness.put(&session).await;
+    assert!(client.json(&call).await.1["result"].is_object());
+    harness.end_now("s").await;
+    harness.assert_baseline().await;
+}
+
+#[tokio::test]
+async fn initializes_wait_for_no_turn() {
+    let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
+    let mut session = spec("s", &upstream);
+    session.limits = Limits { concurrent_calls: 1, queued_calls: 0, ..Limits::default() };
+    harness.put(&session).await;
+    let clients = join_all((0..20).map(|_| harness.initialized("s"))).await;
+    assert_eq!(clients.len(), 20);
+    assert_eq!(clients[0].call("echo", json!({"x": 1})).await["result"], json!({"x": 1}));
+    harness.end_now("s").await;
+    harness.assert_baseline().await;
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_its_answer_stalls_nobody_else() {
+    let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
+    harness.put(&spec("s", &upstream)).await;
+    let (slow, quick) = (harness.initialized("s").await, harness.initialized("s").await);
+    // Far more than the sockets between hold.
+    let count = json!({"count": 400_000});
+    let unread = slow.begin(&tool_call_with_progress(json!(1), json!(1), "count", &count)).await;
+    for round in 0..50 {
+        assert_eq!(quick.call("echo", json!({"x": round})).await["result"], json!({"x": round}));
+        assert!(harness.budget.left() > 90 * 1024 * 1024, "what waits for the slow one is bounded");
+    }
+    assert_eq!(harness.list().await[0].activity.in_flight, 1, "its call waits for it");
+    drop(unread);
+    harness.end_now("s").await;
+    harness.assert_baseline().await;
+}
