@@ -1,7 +1,7 @@
 # `make` shows the targets. Each is one script of hack/, which can be run alone as well.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak build generate lint test-unit test-api test-e2e test-install test-cluster cluster-up cluster-down install diagnose clean
+.PHONY: help demo test soak bench build generate lint test-unit test-api test-e2e test-install test-cluster cluster-up cluster-down install diagnose clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -14,6 +14,9 @@ test: ## Everything: lint, unit, API-level and e2e tests, on the test cluster
 
 soak: ## The e2e tests with their full counts, each figure printed
 	@hack/soak.sh
+
+bench: ## What Berth costs, beside what it is compared with: a table, and target/bench.json
+	@hack/bench.sh
 
 build: ## Build the static release binaries
 	@hack/build.sh

@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
 # Pushes images to the test cluster's registry and writes their references, with digest, to target/berth/images.env. On a given
 # cluster they must be given as well, since nobody else knows where it pulls from.
-# Usage: images.sh [berth|everything|time|probe]...; all by default.
+# Usage: images.sh [berth|everything|time|conformance|probe|bench]...; all but `bench` by default.
 source "$(dirname "$0")/lib.sh"
 
 load() { # load NAME: pushes the image and prints its reference
   case $1 in
     berth) $CLUSTER load deploy/image.json ;;
     probe) $CLUSTER load tests/servers/probe/image.json ;;
-    everything | time) ROOTFS=$("tests/servers/$1/build.sh") $CLUSTER load "tests/servers/$1/image.json" ;;
+    bench) $CLUSTER load tests/bench/image.json ;;
+    everything | time | conformance) ROOTFS=$("tests/servers/$1/build.sh") $CLUSTER load "tests/servers/$1/image.json" ;;
     *) die "there is no image $1" ;;
   esac
 }
 
-[[ $# -gt 0 ]] || set -- berth everything time probe
+[[ $# -gt 0 ]] || set -- berth everything time conformance probe
 file=$SCRATCH/images.env
 touch "$file"
 for image in "$@"; do
