@@ -34,11 +34,16 @@ if [[ $layer == e2e ]]; then
   BERTH_CLIENT_TYPESCRIPT_V1="$node $("$clients/node/install.sh" typescript-v1)"
   BERTH_CLIENT_TYPESCRIPT_V2="$node $("$clients/node/install.sh" typescript-v2)"
   BERTH_CLIENT_INSPECTOR="$node $("$clients/node/install.sh" inspector)"
+  # The official conformance suite, as a command.
+  export BERTH_CONFORMANCE
+  BERTH_CONFORMANCE="$node $(tests/servers/conformance/install.sh)"
 fi
 
 code=0
 cargo test --locked --no-fail-fast "${arguments[@]}" 2>&1 | tee "$log" || code=$?
 if [[ $layer == unit ]]; then
+  # Every interleaving of threads at what sessions share.
+  cargo test --locked -p berth-sidecar --features loom --lib interleavings 2>&1 | tee -a "$log" || code=$?
   (cd tests/cluster && go test -v ./internal/... 2>&1 | grep -v 'no test files') | tee -a "$log" || code=$?
 fi
 hack/totals.sh "$layer" "$log" || code=1

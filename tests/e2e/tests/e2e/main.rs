@@ -9,6 +9,7 @@
 )]
 
 mod clients;
+mod conformance;
 mod credentials;
 mod ending;
 mod gateway;
