@@ -112,6 +112,9 @@ mod tests {
                     "connectMillis": 30_000, "requestMillis": 300_000, "requestMaxMillis": 1_800_000,
                     "drainMillis": 2_000, "closeMillis": 5_000,
                 },
+                "limits": {
+                    "requestBytes": 4_194_304, "responseBytes": 16_777_216, "concurrentCalls": 16, "queuedCalls": 64,
+                },
             })
         );
     }
