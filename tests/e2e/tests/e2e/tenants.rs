@@ -32,7 +32,7 @@ async fn with_the_key_of_one_tenants_sidecar_no_port_of_another_and_of_the_opera
 
         // The same requests by a gateway are answered, so that it was the key; and control is not for it either.
         let data = gateway.get(client, &pods.items[0], 8443, &dns_name, "/mcp/some-session").await.unwrap();
-        assert!(data.contains(" 405 "), "a GET has no stream there: {data}");
+        assert!(data.contains(" 421 "), "the sidecar does not hold such a session: {data}");
         let control = gateway.get(client, &pods.items[0], 8443, &dns_name, "/v1/sessions").await.unwrap();
         assert!(control.contains(" 403 "), "{control}");
         let wake = "/v1/sessions/nobody/wake";
