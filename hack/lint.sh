@@ -89,7 +89,8 @@ refuse() {
   fi
 }
 for wrong in gatewy.replicas=2 operator.replica=2 operator.replicas=-1 operator.podDisruptionBudget.enable=true \
-  networkPolicy.gatewayFrom.a=b 'networkPolicy.metricsFrom[0].pods=x' uninstall.timeoutSeconds=0 uninstall.force=true gateway.maxCalls=10000; do
+  networkPolicy.gatewayFrom.a=b 'networkPolicy.metricsFrom[0].pods=x' uninstall.timeoutSeconds=0 uninstall.force=true gateway.maxCalls=10000 \
+  proxy.https=https://p proxy.http=http://u:p@h proxy.no=a; do
   refuse "$wrong"
 done
 # Pods of the chart pass Pod Security `restricted`: each of the four pod specs says what that asks for.

@@ -7,6 +7,7 @@
 mod issue;
 mod record;
 mod rotate;
+mod scope;
 mod secret;
 mod trust;
 
@@ -18,10 +19,12 @@ use crate::found_good::{FoundGood, Key, Version};
 use crate::{api_error, namespace};
 use berth_net::identity::Identity;
 use berth_plan::time::Moment;
+use berth_wire::ScopeKey;
 use issue::{Authority, Pair};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 use record::{CA_SECRET, Record};
+use scope::Master;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use trust::Trust;
@@ -56,6 +59,9 @@ pub enum Error {
     /// Nothing is made in a namespace that is being deleted.
     #[error("namespace {0:?} is being deleted")]
     Terminating(String),
+    /// The system gives no random numbers.
+    #[error("cannot make a key: the system gives no random numbers")]
+    Random,
     /// A certificate could not be made.
     #[error("cannot issue a certificate: {0}")]
     Issue(#[from] rcgen::Error),
@@ -109,6 +115,7 @@ struct Settled {
 /// The CA that signs now, and what all trust.
 struct Current {
     trust: Trust,
+    scope: Master,
     authority: Authority,
     bundle: String,
 }
@@ -120,8 +127,12 @@ impl Current {
             Authority::from_pem(next)
                 .map_err(|reason| Error::Unusable(format!("of the CA to come, {reason}")))?;
         }
+        let scope = trust
+            .scope
+            .clone()
+            .ok_or_else(|| Error::Unusable("the key of session ids is missing".to_owned()))?;
         let bundle = trust.bundle();
-        Ok(Arc::new(Self { trust, authority, bundle }))
+        Ok(Arc::new(Self { trust, scope, authority, bundle }))
     }
 }
 
@@ -135,11 +146,17 @@ impl Ca {
         } else {
             let gateway = secret::read(&api, GATEWAY_SECRET).await?;
             let trust = Trust::first(Pair::create(now)?, record::still_trusted(gateway.as_ref()), now);
-            Record::create(&api, &trust).await?
+            Record::create(&api, &Trust { scope: Some(new_scope()?), ..trust }).await?
         };
+        let record = record.with_scope(&api, new_scope).await?;
         let state = Mutex::new(State { current: Current::new(record.trust)?, settled: None });
         let (namespace, good) = (namespace.to_owned(), FoundGood::default());
         Ok(Self { shared: Arc::new(Shared { client, namespace, state, good, asked: Notify::new() }) })
+    }
+
+    /// The key that seals the session ids of clients of one session at one server.
+    pub fn scope_key(&self, session_uid: &str, server_uid: &str) -> ScopeKey {
+        self.current().scope.of_session(session_uid, server_uid)
     }
 
     /// The Secrets that were found good.
@@ -202,7 +219,9 @@ impl Ca {
         let api: Api<Secret> = Api::namespaced(self.shared.client.clone(), &wanted.namespace);
         let found = secret::read(&api, &wanted.name).await?;
         let version = match found {
-            Some(found) if secret::is_good(&found, &current.bundle, now) => found.metadata.resource_version,
+            Some(found) if secret::is_good(&found, &wanted, &current.bundle, now) => {
+                found.metadata.resource_version
+            }
             _ => self.issue(&wanted, &current, now).await?,
         };
         look.keep(version, now);
@@ -234,6 +253,10 @@ impl Ca {
     fn current(&self) -> Arc<Current> {
         self.state().current.clone()
     }
+}
+
+fn new_scope() -> Result<Master, Error> {
+    Master::create().ok_or(Error::Random)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The command line.
 
 use berth_net::telemetry::LogFormat;
+use berth_plan::server::build::{Proxy, Sidecar};
 use berth_plan::server::network::Callers;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use std::ffi::OsString;
@@ -48,6 +49,17 @@ pub struct Options {
     /// Image that pool pods run the sidecar from.
     #[arg(long, env = "BERTH_SIDECAR_IMAGE")]
     pub sidecar_image: String,
+    /// Proxy through which sidecars reach `https` upstreams, such as `http://proxy.example:3128`; empty means none. The operator itself
+    /// never goes through it.
+    #[arg(long, env = "BERTH_SIDECAR_HTTPS_PROXY", default_value = "", value_parser = proxy)]
+    pub sidecar_https_proxy: String,
+    /// The same for `http` upstreams.
+    #[arg(long, env = "BERTH_SIDECAR_HTTP_PROXY", default_value = "", value_parser = proxy)]
+    pub sidecar_http_proxy: String,
+    /// Hosts that sidecars reach without a proxy, beside those of the cluster: names, .suffixes, addresses and CIDRs, with commas
+    /// between them.
+    #[arg(long, env = "BERTH_SIDECAR_NO_PROXY", default_value = "")]
+    pub sidecar_no_proxy: String,
     /// Base of the URLs that sessions show in their status.
     #[arg(long, env = "BERTH_GATEWAY_URL")]
     pub gateway_url: String,
@@ -84,10 +96,38 @@ pub struct Options {
 }
 
 impl Options {
+    /// What sidecars are made with.
+    pub fn sidecar(&self) -> Sidecar {
+        let proxy = Proxy {
+            https: self.sidecar_https_proxy.clone(),
+            http: self.sidecar_http_proxy.clone(),
+            no: self.sidecar_no_proxy.clone(),
+        };
+        Sidecar { image: self.sidecar_image.clone(), proxy }
+    }
+
     /// Who may reach sidecars, when network policies are wanted.
     pub fn callers(&self) -> Option<Callers> {
         let labels = self.peer_labels.iter().cloned().collect();
         self.network_policies.then(|| Callers { namespace: self.namespace.clone(), labels })
+    }
+}
+
+/// The URL of a proxy, or nothing. It never shows whole in an error: it may hold a password.
+fn proxy(text: &str) -> Result<String, String> {
+    let wrong =
+        |problem: &str| Err(format!("the URL of a proxy {problem}; write it like http://proxy.example:3128"));
+    if text.is_empty() {
+        return Ok(String::new());
+    }
+    let Ok(url) = text.parse::<http::Uri>() else { return wrong("is not one") };
+    if url.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+        return wrong("must not hold a user or password, since it is shown in the spec of pods");
+    }
+    match url.scheme_str() {
+        Some("http") if url.path() == "/" && url.query().is_none() => Ok(text.to_owned()),
+        Some("http") => wrong("has no path"),
+        _ => wrong("begins with http://"),
     }
 }
 
@@ -136,6 +176,31 @@ mod tests {
             let Command::Run(options) = Cli::try_parse_from(args).unwrap().command else { panic!("run") };
             assert_eq!((options.namespace.as_str(), options.admin_listen.port()), ("berth", 8081));
         }
+    }
+
+    #[test]
+    fn proxies_of_sidecars_are_checked_at_the_start_and_never_quoted() {
+        let parse = |flags: &[&str]| {
+            let args = ["berth-operator", "run"].iter().chain(REQUIRED.iter()).chain(flags);
+            Cli::try_parse_from(args).map(|cli| match cli.command {
+                Command::Run(options) => options.sidecar().proxy,
+                other => panic!("{other:?}"),
+            })
+        };
+        assert_eq!(parse(&[]).unwrap(), Proxy::default());
+        let flags = ["--sidecar-https-proxy=http://proxy.corp:3128", "--sidecar-no-proxy=.corp,10.0.0.0/8"];
+        let (https, no) = ("http://proxy.corp:3128".to_owned(), ".corp,10.0.0.0/8".to_owned());
+        assert_eq!(parse(&flags).unwrap(), Proxy { https, http: String::new(), no });
+        assert!(parse(&["--sidecar-http-proxy=http://proxy/"]).is_ok());
+        for url in ["proxy:3128", "https://proxy:3128", "http://proxy/path", "socks5://proxy"] {
+            let refused = parse(&[&format!("--sidecar-http-proxy={url}")]).unwrap_err().to_string();
+            assert!(refused.contains("write it like http://proxy.example:3128"), "{refused}");
+        }
+        let refused = proxy("http://u:hunter2@proxy:3128").unwrap_err();
+        assert!(
+            refused.contains("must not hold a user or password") && !refused.contains("hunter2"),
+            "{refused}"
+        );
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! What every reconcile has at hand.
 
 use crate::ca::Ca;
-use crate::controller::Policies;
 use crate::controller::retry::Failures;
+use crate::controller::{ConfigMaps, Policies};
 use crate::fleet::Fleet;
 use crate::lead::Lead;
 use crate::metrics::Metrics;
@@ -10,6 +10,7 @@ use crate::slots::Slots;
 use crate::trigger::Trigger;
 use crate::watch::Stores;
 use berth_api::{AgentSession, McpServer};
+use berth_plan::server::build::Sidecar;
 use berth_plan::time::Moment;
 use k8s_openapi::NamespaceResourceScope;
 use kube::{Api, Client, Resource};
@@ -32,6 +33,8 @@ pub struct Context {
     pub ca: Ca,
     /// Network policies of the pools.
     pub policies: Policies,
+    /// ConfigMaps that servers name.
+    pub config_maps: ConfigMaps,
     /// Wishes to look again.
     pub triggers: Triggers,
     /// Failures in a row, by object.
@@ -49,8 +52,8 @@ pub struct Context {
 /// Fixed settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Image that pool pods run the sidecar from.
-    pub sidecar_image: String,
+    /// What pool pods are made with.
+    pub sidecar: Sidecar,
     /// Base of the URLs in status.
     pub gateway_url: String,
 }

@@ -6,7 +6,7 @@ mod session;
 mod status;
 mod stray;
 
-pub use server::Policies;
+pub use server::{ConfigMaps, Policies};
 
 use crate::context::Context;
 use crate::metrics::{Kind, Result as Outcome};
@@ -140,6 +140,14 @@ fn failed<K: Resource<DynamicType = ()>>(kind: Kind, object: &K, error: &Error, 
 fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no text".to_owned())
+}
+
+/// Pause before a look that is due as soon as caches show what happened.
+const SOON: Duration = Duration::from_millis(500);
+
+/// The look after a patch that came too late, or one at what the cache is about to have.
+fn look_again() -> Action {
+    Action::requeue(SOON)
 }
 
 /// The end of every reconcile that went well: again at the next deadline, or after a while in any case, since an event can

@@ -2,8 +2,8 @@
 
 use crate::ca::Ca;
 use crate::context::{Clock, Context, Settings, Triggers};
-use crate::controller::Policies;
 use crate::controller::retry::Failures;
+use crate::controller::{ConfigMaps, Policies};
 use crate::fleet::Fleet;
 use crate::lead::Lead;
 use crate::metrics::Metrics;
@@ -14,6 +14,7 @@ use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use berth_api::{AgentSession, McpServer};
 use berth_net::client::PeerClient;
+use berth_plan::server::build::{Proxy, Sidecar};
 use berth_plan::time::Moment;
 use http::{Method, StatusCode, header};
 use http_body_util::BodyExt;
@@ -84,7 +85,8 @@ pub async fn context(
         pods: reflector::store().0,
         secrets: reflector::store().0,
     };
-    let settings = Settings { sidecar_image: "berth:1".into(), gateway_url: "http://gateway.test".into() };
+    let sidecar = Sidecar { image: "berth:1".into(), proxy: Proxy::default() };
+    let settings = Settings { sidecar, gateway_url: "http://gateway.test".into() };
     let failures = Failures::default();
     // It has run for long: nothing waits for what a start brings.
     let started = Moment(0);
@@ -97,6 +99,7 @@ pub async fn context(
             slots,
             ca,
             policies: Policies::new(None),
+            config_maps: ConfigMaps::default(),
             triggers,
             failures,
             metrics,

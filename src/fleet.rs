@@ -102,14 +102,17 @@ impl Fleet {
         }
     }
 
-    /// Follows a pod that runs; one that is followed already stays.
+    /// Follows a pod that runs, of the server that owns it; one that is followed already stays.
     pub fn follow(&self, pod: &Pod) {
-        let (Some(uid), Some((target, server_uid)), Some(server)) =
-            (pod.uid(), target(pod), routes::owner(pod))
-        else {
-            return;
-        };
-        let server = ObjectRef::new(&server).within(&pod.namespace().unwrap_or_default());
+        if let Some(server) = routes::owner(pod) {
+            self.follow_of(&server, pod);
+        }
+    }
+
+    /// Follows a pod that runs, of the server of that name.
+    pub fn follow_of(&self, server: &str, pod: &Pod) {
+        let (Some(uid), Some((target, server_uid))) = (pod.uid(), target(pod)) else { return };
+        let server = ObjectRef::new(server).within(&pod.namespace().unwrap_or_default());
         let cancel = self.shared.cancel.child_token();
         let sidecar = Sidecar {
             name: pod.name_any(),
@@ -148,12 +151,13 @@ impl Fleet {
         }
     }
 
-    /// Drops every pod that does not exist: a deletion may be missed when a watch begins anew. `existing` is asked after the
-    /// pods held here are listed, so that one which comes meanwhile is not taken for gone.
+    /// Drops every pod that the cache does not have: a deletion may be missed when a watch begins anew. One that may be there
+    /// all the same stays while it has sessions. `existing` is asked after the pods held here are listed, so that one which
+    /// comes meanwhile is not taken for gone.
     pub fn retain(&self, existing: impl FnOnce() -> HashSet<String>) {
         let held: Vec<String> = self.with(|pods| pods.keys().cloned().collect());
         let existing = existing();
-        for uid in held.iter().filter(|uid| !existing.contains(*uid)) {
+        for uid in held.iter().filter(|uid| !existing.contains(*uid) && !self.is_needed(uid)) {
             self.drop_pod(uid);
         }
         self.clear_ends();

@@ -4,6 +4,8 @@
 //! would ever end them, and they would hold their slots for ever. A cache may lag behind, so only a live and complete list
 //! of the namespace decides; it is asked for only when a report names a UID that the cache does not have.
 
+mod pods;
+
 use crate::api_error;
 use crate::background::uids;
 use crate::context::Context;
@@ -21,8 +23,9 @@ const MAX_NAMESPACES: usize = 16;
 /// How long a sweep waits for one sidecar: the end goes on without it.
 const WAIT: Duration = Duration::from_millis(500);
 
-/// Ends every orphan that is found.
+/// Ends every orphan that is found, and every pod that belongs to no server any more.
 pub async fn end(ctx: &Context) {
+    pods::end(ctx).await;
     // What sidecars hold is listed before the objects: an object is there before any sidecar hears of it.
     let living = ctx.fleet.living();
     let known = uids(&ctx.stores.sessions);

@@ -6,7 +6,7 @@ use crate::background::{SWEEP, Tasks, forget_gone, renew, sweep, unexpected_end}
 use crate::ca::Ca;
 use crate::cli::Options;
 use crate::context::{Clock, Context, Settings, Triggers};
-use crate::controller::Policies;
+use crate::controller::{ConfigMaps, Policies};
 use crate::fleet::Fleet;
 use crate::follow::{Routing, follow};
 use crate::gateways::Gateways;
@@ -189,13 +189,14 @@ impl Standby {
             slots: slots.clone(),
             ca,
             policies: Policies::new(self.options.callers()),
+            config_maps: ConfigMaps::default(),
             triggers: triggers.clone(),
             failures: controller::retry::Failures::default(),
             metrics: self.metrics.clone(),
             clock,
             started: clock.now(),
             settings: Settings {
-                sidecar_image: self.options.sidecar_image.clone(),
+                sidecar: self.options.sidecar(),
                 gateway_url: self.options.gateway_url.clone(),
             },
         });

@@ -2,11 +2,13 @@
 
 use crate::ca::Error;
 use crate::ca::issue::Pair;
+use crate::ca::scope::Master;
 use crate::ca::secret::{self, RENEW_AFTER, TYPE, bytes, error, moment, text};
 use crate::ca::trust::Trust;
 use crate::found_good::Version;
 use berth_api::label;
 use berth_wire::{CA_FILE, CERT_FILE, KEY_FILE};
+use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
@@ -24,6 +26,8 @@ const NEXT_SINCE: &str = "berth.dev/next-since";
 const PREVIOUS_UNTIL: &str = "berth.dev/previous-until";
 /// Keys of the CA to come.
 const NEXT: [&str; 2] = ["next.crt", "next.key"];
+/// Key of the key of clients' session ids: 32 bytes.
+const SCOPE: &str = "scope.key";
 /// Key of the certificates of before.
 const PREVIOUS: &str = "previous.crt";
 
@@ -49,6 +53,9 @@ impl Record {
             file(name).ok_or_else(|| Error::Unusable(format!("key {name:?} is missing or is no text")))
         };
         let [certificate, key] = NEXT.map(file);
+        let scope = data.and_then(|data| data.get(SCOPE)).map(|bytes| {
+            Master::read(&bytes.0).ok_or_else(|| Error::Unusable(format!("key {SCOPE:?} is not 32 bytes")))
+        });
         let next = certificate.zip(key).map(|(certificate, key)| Pair { certificate, key });
         Ok(Self {
             trust: Trust {
@@ -56,6 +63,7 @@ impl Record {
                 renew_at: moment(metadata, RENEW_AFTER),
                 next: next.zip(moment(metadata, NEXT_SINCE)),
                 previous: file(PREVIOUS).zip(moment(metadata, PREVIOUS_UNTIL)),
+                scope: scope.transpose()?,
             },
             asked: metadata.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(ROTATE)),
             version: metadata.resource_version.clone(),
@@ -77,6 +85,25 @@ impl Record {
             }
             Err(source) => Err(error("create", api, CA_SECRET, source)),
         }
+    }
+
+    /// The same with a key of session ids: `make` gives one if there is none, as in a Secret of an older version, or in one that
+    /// somebody has taken it from.
+    pub async fn with_scope(
+        self,
+        api: &Api<Secret>,
+        make: impl FnOnce() -> Result<Master, Error>,
+    ) -> Result<Self, Error> {
+        if self.trust.scope.is_some() {
+            return Ok(self);
+        }
+        // Nothing else is touched, a wish for another CA least of all.
+        let patch = json!({
+            "metadata": {"resourceVersion": self.version},
+            "data": {SCOPE: ByteString(make()?.bytes())},
+        });
+        let written = api.patch(CA_SECRET, &PatchParams::default(), &Patch::Merge(patch)).await;
+        Self::of_secret(&written.map_err(|source| error("write", api, CA_SECRET, source))?)
     }
 
     /// Writes another trust in its place, unless somebody else has written since.
@@ -108,6 +135,10 @@ fn of_trust(trust: &Trust) -> Secret {
         files.push((PREVIOUS, pem.clone()));
         note(PREVIOUS_UNTIL, text(*until));
     }
+    let mut data = bytes(files);
+    if let Some(scope) = &trust.scope {
+        data.insert(SCOPE.to_owned(), ByteString(scope.bytes()));
+    }
     Secret {
         metadata: ObjectMeta {
             name: Some(CA_SECRET.to_owned()),
@@ -116,7 +147,7 @@ fn of_trust(trust: &Trust) -> Secret {
             ..ObjectMeta::default()
         },
         type_: Some(TYPE.to_owned()),
-        data: Some(bytes(files)),
+        data: Some(data),
         ..Secret::default()
     }
 }
@@ -161,10 +192,16 @@ mod tests {
         let introduced = first.after(Step::Introduce, pair("b"), NOW);
         let promoted = introduced.after(Step::Promote, pair("unused"), NOW);
         let foreign = Trust { renew_at: None, ..first.clone() };
-        for trust in [&first, &introduced, &promoted, &foreign] {
+        let with_key = Trust { scope: Master::create(), ..promoted.clone() };
+        assert!(with_key.after(Step::Forget, pair("unused"), NOW).scope == with_key.scope);
+        for trust in [&first, &introduced, &promoted, &foreign, &with_key] {
             let read = Record::of_secret(&of_trust(trust)).unwrap();
             assert!(read.trust == *trust && !read.asked);
         }
         assert!(matches!(Record::of_secret(&Secret::default()), Err(Error::Unusable(_))));
+        let mut short = of_trust(&with_key);
+        short.data.as_mut().unwrap().insert(SCOPE.into(), ByteString(vec![1, 2]));
+        let error = Record::of_secret(&short).err().unwrap().to_string();
+        assert!(error.contains("\"scope.key\" is not 32 bytes"), "{error}");
     }
 }

@@ -74,6 +74,8 @@ impl Ca {
             );
             created
         };
+        let held = self.current().scope.clone();
+        let record = record.with_scope(&api, || Ok(held)).await?;
         self.take_up(&record)?;
         look.keep(record.version.clone(), now);
         Ok(record)
@@ -110,8 +112,11 @@ impl Ca {
         let (mut result, mut issued) = (Ok(()), false);
         loop {
             let page = api.list(&params).await.map_err(|source| Error::List(Box::new(source)))?;
-            for secret in page.items.iter().filter(|secret| !is_good(secret, &current.bundle, now)) {
+            for secret in &page.items {
                 let Some(wanted) = Wanted::of_secret(secret) else { continue };
+                if is_good(secret, &wanted, &current.bundle, now) {
+                    continue;
+                }
                 issued = true;
                 match self.issue(&wanted, &current, now).await {
                     Err(error) if !error.is_terminating_namespace() => result = Err(error),

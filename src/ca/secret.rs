@@ -1,7 +1,7 @@
 //! Secrets that hold certificates.
 
 use crate::ca::Error;
-use crate::ca::issue::{Issued, Purpose};
+use crate::ca::issue::{Issued, LEAF_LIFE, Purpose};
 use crate::found_good::Version;
 use berth_api::label;
 use berth_plan::name;
@@ -13,11 +13,13 @@ use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
-use kube::api::{Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams};
 use std::collections::BTreeMap;
 
 /// Annotation of a certificate's Secret: when it is due to be renewed.
 pub const RENEW_AFTER: &str = "berth.dev/renew-after";
+/// Annotation of it: a hash of what was written into it, so that a change by others shows.
+const CONTENT: &str = "berth.dev/content";
 /// Labels of it.
 const LABELS: [(&str, &str); 2] =
     [(label::MANAGED_BY, label::MANAGER), (label::ROLE, label::ROLE_CERTIFICATE)];
@@ -59,6 +61,12 @@ impl Wanted {
             .then_some(wanted)
     }
 
+    fn labels(&self) -> BTreeMap<String, String> {
+        let of_server = self.owner.as_ref().map(|(_, uid)| (label::SERVER_UID, uid.as_str()));
+        let all = LABELS.into_iter().chain(of_server);
+        all.map(|(label, value)| (label.to_owned(), value.to_owned())).collect()
+    }
+
     /// The Secret of a server's sidecars.
     pub fn of_server(server: Server<'_>) -> Self {
         Self {
@@ -75,21 +83,30 @@ pub async fn read(api: &Api<Secret>, name: &str) -> Result<Option<Secret>, Error
     api.get_opt(name).await.map_err(|source| error("read", api, name, source))
 }
 
-/// Whether a certificate's Secret is complete, signed by the CA of `ca_pem` and not due, and has the labels by which it is
-/// watched and found again.
-pub fn is_good(secret: &Secret, ca_pem: &str, now: Moment) -> bool {
-    let file =
-        |name: &str| secret.data.as_ref().and_then(|data| data.get(name)).map(|bytes| bytes.0.as_slice());
-    file(CA_FILE) == Some(ca_pem.as_bytes())
-        && file(CERT_FILE).is_some_and(|bytes| !bytes.is_empty())
-        && file(KEY_FILE).is_some_and(|bytes| !bytes.is_empty())
-        && moment(&secret.metadata, RENEW_AFTER).is_some_and(|due| now < due)
-        && LABELS.iter().all(|(label, value)| {
-            secret.metadata.labels.as_ref().and_then(|labels| labels.get(*label)).is_some_and(|v| v == value)
-        })
+/// Whether a certificate's Secret is as it was written, under the CA of `ca_pem` and not due, and has the labels and the owner by
+/// which it is watched, found again and removed.
+pub fn is_good(secret: &Secret, wanted: &Wanted, ca_pem: &str, now: Moment) -> bool {
+    let metadata = &secret.metadata;
+    let file = |name: &str| {
+        let bytes = secret.data.as_ref().and_then(|data| data.get(name));
+        bytes.and_then(|bytes| std::str::from_utf8(&bytes.0).ok()).unwrap_or_default()
+    };
+    let annotation = |name: &str| metadata.annotations.as_ref().and_then(|all| all.get(name));
+    let labels = metadata.labels.as_ref();
+    file(CA_FILE) == ca_pem
+        && annotation(CONTENT) == Some(&content(file(CERT_FILE), file(KEY_FILE)))
+        // A date that nobody wrote would keep a certificate until it has run out.
+        && moment(metadata, RENEW_AFTER).is_some_and(|due| now < due && due <= now.plus(LEAF_LIFE))
+        && wanted.labels().iter().all(|(label, value)| labels.and_then(|all| all.get(label)) == Some(value))
+        && wanted.owner.iter().all(|(owner, _)| metadata.owner_references.iter().flatten().any(|one| one == owner))
 }
 
-/// Writes a certificate's Secret. Says as which version.
+/// The annotation of a certificate and its key.
+fn content(certificate: &str, key: &str) -> String {
+    name::hash(&[certificate, key], 32)
+}
+
+/// Writes a certificate's Secret, anew where somebody has made it immutable. Says as which version.
 pub async fn apply(
     api: &Api<Secret>,
     wanted: &Wanted,
@@ -98,18 +115,26 @@ pub async fn apply(
 ) -> Result<Version, Error> {
     let params = PatchParams::apply(label::FIELD_MANAGER).force();
     let secret = of_certificate(wanted, issued, ca_pem);
-    api.patch(&wanted.name, &params, &Patch::Apply(&secret))
-        .await
+    let write = async || api.patch(&wanted.name, &params, &Patch::Apply(&secret)).await;
+    let mut written = write().await;
+    if let Err(kube::Error::Api(status)) = &written
+        && status.code == 422
+        && status.message.contains("immutable")
+    {
+        let deleted = api.delete(&wanted.name, &DeleteParams::default()).await;
+        deleted.map_err(|source| error("delete", api, &wanted.name, source))?;
+        written = write().await;
+    }
+    written
         .map(|written| written.metadata.resource_version)
         .map_err(|source| error("apply", api, &wanted.name, source))
 }
 
 fn of_certificate(wanted: &Wanted, issued: &Issued, ca_pem: &str) -> Secret {
-    let mut labels: BTreeMap<String, String> =
-        LABELS.map(|(label, value)| (label.to_owned(), value.to_owned())).into();
-    if let Some((_, uid)) = &wanted.owner {
-        labels.insert(label::SERVER_UID.to_owned(), uid.clone());
-    }
+    let annotations = [
+        (RENEW_AFTER.to_owned(), text(issued.renew_at)),
+        (CONTENT.to_owned(), content(&issued.certificate, &issued.key)),
+    ];
     let data = [
         (CERT_FILE, issued.certificate.clone()),
         (KEY_FILE, issued.key.clone()),
@@ -119,8 +144,8 @@ fn of_certificate(wanted: &Wanted, issued: &Issued, ca_pem: &str) -> Secret {
         metadata: ObjectMeta {
             name: Some(wanted.name.clone()),
             namespace: Some(wanted.namespace.clone()),
-            labels: Some(labels),
-            annotations: Some([(RENEW_AFTER.to_owned(), text(issued.renew_at))].into()),
+            labels: Some(wanted.labels()),
+            annotations: Some(annotations.into()),
             owner_references: wanted.owner.clone().map(|(owner, _)| vec![owner]),
             ..ObjectMeta::default()
         },
@@ -170,14 +195,35 @@ mod tests {
         let issued = Authority::from_pem(&ca).unwrap().issue(&everything().purpose, NOW).unwrap();
         let secret = of_certificate(&everything(), &issued, &ca.certificate);
         let late = NOW.plus(Duration::from_hours(61 * 24));
-        assert!(is_good(&secret, &ca.certificate, NOW));
-        assert!(!is_good(&secret, &ca.certificate, late));
-        assert!(!is_good(&secret, &other.certificate, NOW));
-        assert!(!is_good(&Secret::default(), &ca.certificate, NOW));
-        for (label, _) in LABELS {
+        let good = |secret: &Secret| is_good(secret, &everything(), &ca.certificate, NOW);
+        assert!(good(&secret));
+        assert!(!is_good(&secret, &everything(), &ca.certificate, late));
+        assert!(!is_good(&secret, &everything(), &other.certificate, NOW));
+        assert!(!good(&Secret::default()));
+        for label in everything().labels().keys() {
             let mut unlabelled = secret.clone();
             unlabelled.metadata.labels.as_mut().unwrap().remove(label);
-            assert!(!is_good(&unlabelled, &ca.certificate, NOW), "{label}");
+            assert!(!good(&unlabelled), "{label}");
+        }
+        let again = Authority::from_pem(&ca).unwrap().issue(&everything().purpose, NOW).unwrap();
+        let changes: [fn(&mut Secret, &Issued); 4] = [
+            |secret, _| {
+                secret.data.as_mut().unwrap().insert(KEY_FILE.into(), ByteString(b"x".to_vec()));
+            },
+            |secret, again| {
+                let certificate = ByteString(again.certificate.clone().into_bytes());
+                secret.data.as_mut().unwrap().insert(CERT_FILE.into(), certificate);
+            },
+            |secret, _| secret.metadata.owner_references = None,
+            |secret, _| {
+                let annotations = secret.metadata.annotations.as_mut().unwrap();
+                annotations.insert(RENEW_AFTER.into(), "2099-01-01T00:00:00Z".into());
+            },
+        ];
+        for (index, change) in changes.iter().enumerate() {
+            let mut other = secret.clone();
+            change(&mut other, &again);
+            assert!(!good(&other), "change {index}");
         }
     }
 

@@ -4,6 +4,7 @@
 //! can be in use. Each step is a new content of the CA's Secret; when to take it is decided here, from that content alone.
 
 use crate::ca::issue::{LEAF_LIFE, Pair};
+use crate::ca::scope::Master;
 use berth_plan::time::Moment;
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ pub struct Trust {
     pub next: Option<(Pair, Moment)>,
     /// Certificates of CAs of before, as PEM, and until when they are trusted.
     pub previous: Option<(String, Moment)>,
+    /// The key of clients' session ids, which no rotation touches. A Secret of an older version has none yet.
+    pub scope: Option<Master>,
 }
 
 /// What can be done next.
@@ -39,7 +42,8 @@ impl Trust {
     /// A first CA. `previous` are certificates that parts which are already there trust and show.
     pub fn first(signer: Pair, previous: Option<String>, now: Moment) -> Self {
         let renew_at = Some(Pair::renew_at(now));
-        Self { signer, renew_at, next: None, previous: previous.map(|pem| (pem, now.plus(LEAF_LIFE))) }
+        let previous = previous.map(|pem| (pem, now.plus(LEAF_LIFE)));
+        Self { signer, renew_at, next: None, previous, scope: None }
     }
 
     /// The certificates that every part trusts.

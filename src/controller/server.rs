@@ -1,16 +1,20 @@
 //! One reconcile of an `McpServer`: its pool is brought to what it should be, and status says what was found.
 
 mod apply;
+pub mod authorities;
 mod dereference;
 mod network;
 mod update_status;
 
+pub use apply::recall;
+pub use authorities::ConfigMaps;
 pub use dereference::{Error as SecretError, Found, named_secret, pool_pods};
 pub use network::Policies;
 
 use crate::context::Context;
 use crate::controller::requeue;
 use crate::{ca, controller::status};
+use authorities::{Age, LOOK};
 use berth_api::McpServer;
 use berth_plan::server::pool;
 use berth_plan::server::validate::{ValidServer, validate};
@@ -54,11 +58,14 @@ pub async fn reconcile(server: &McpServer, ctx: &Context) -> Result<Action, Erro
     }
     let now = ctx.clock.now();
     let secret = dereference::secret_state(server, ctx).await?;
-    let valid = validate(server, secret.state());
+    let ca = authorities::find(server, Age::New, ctx).await?;
+    let valid = validate(server, secret.state(), ca.state());
+    let unseen = authorities::is_to_be_looked_at(server);
     let Ok(valid) = valid else {
         update_status::refused(server, &valid, ctx, now).await?;
         let uid = server.uid().unwrap_or_default();
-        return Ok(requeue(&uid, Some(now.plus(spread(REFUSED, &uid))), now));
+        recall(&server.namespace().unwrap_or_default(), &uid, ctx).await;
+        return Ok(requeue(&uid, Some(now.plus(spread(if unseen { LOOK } else { REFUSED }, &uid))), now));
     };
     if !prepare(&valid, ctx, now).await? {
         return Ok(Action::await_change());
@@ -69,7 +76,9 @@ pub async fn reconcile(server: &McpServer, ctx: &Context) -> Result<Action, Erro
     wake(&plan, ctx);
     applied.result?;
     let settled = plan.create.is_empty() && plan.delete.is_empty() && plan.waiting == 0;
-    Ok(requeue(&valid.key.uid, (!settled).then(|| now.plus(UNSETTLED)), now))
+    let uid = &valid.key.uid;
+    let next = if settled { unseen.then(|| spread(LOOK, uid)) } else { Some(UNSETTLED) };
+    Ok(requeue(uid, next.map(|span| now.plus(span)), now))
 }
 
 /// Makes what pods need before they run. False when nothing can be made in the namespace any more, which is being deleted, the
@@ -181,6 +190,43 @@ mod tests {
                 assert_eq!(written(&log), [""; 0], "the status stays as it was");
             }
         }
+    }
+
+    #[tokio::test]
+    async fn a_config_map_with_authorities_is_looked_at_again_whether_it_is_there_or_not() {
+        let tls = json!({"caRef": {"kind": "ConfigMap", "name": "corp", "key": "ca.crt"}});
+        let http = json!({"url": "https://a.test/mcp", "tls": tls});
+        let server = server("everything", &json!({"transport": {"type": "Http", "http": http}}));
+        let stored = json!(server);
+        let (ctx, log) = context(move |seen| match seen.method {
+            Method::GET => failure(404, "NotFound", "no"),
+            _ => (200, stored.clone()),
+        })
+        .await;
+        let action = reconcile(&server, &ctx).await.unwrap();
+        assert_eq!(action, Action::requeue(spread(LOOK, "server")));
+        let seen = log.take();
+        let status = &seen.last().unwrap().body[1]["value"];
+        let resolved =
+            status["conditions"].as_array().unwrap().iter().find(|held| held["type"] == "ResolvedRefs");
+        let resolved = resolved.unwrap();
+        assert_eq!((&resolved["status"], &resolved["reason"]), (&json!("False"), &json!("RefNotFound")));
+        assert!(resolved["message"].as_str().unwrap().starts_with("configmap \"corp\" does not exist"));
+        assert!(seen.iter().all(|seen| !seen.path.contains("/pods")), "no pods without them");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_cannot_be_acted_on_looks_for_its_pods_all_the_same() {
+        let named = json!({"secretKeyRef": {"name": "missing", "key": "token"}});
+        let server = server("everything", &json!({"auth": {"type": "Shared", "shared": named}}));
+        let stored = json!(server);
+        let (ctx, _) = context(move |seen| {
+            if seen.path.contains("/pods/") { failure(404, "NotFound", "no") } else { (200, stored.clone()) }
+        })
+        .await;
+        ctx.fleet.put_in_doubt("server", "pod", "everything-x-0");
+        reconcile(&server, &ctx).await.unwrap();
+        assert!(ctx.fleet.is_gone("pod"));
     }
 
     #[tokio::test]

@@ -11,7 +11,7 @@ mod update_status;
 mod withhold;
 
 use crate::context::Context;
-use crate::controller::{requeue, status, stray};
+use crate::controller::{look_again, requeue, status};
 use crate::event;
 use berth_api::AgentSession;
 use berth_plan::session::removed::next_look as after_removal;
@@ -37,12 +37,6 @@ pub enum Error {
     /// The Event could not be posted.
     #[error(transparent)]
     Event(#[from] event::Error),
-    /// A pod that the cache does not have could not be looked for.
-    #[error(transparent)]
-    Stray(#[from] stray::Error),
-    /// A pod that holds the session is out of the operator's hands; it serves on, and nothing is decided without it.
-    #[error("{0}")]
-    Lost(String),
     /// The status could not be written.
     #[error(transparent)]
     Status(#[from] status::Error),
@@ -65,7 +59,7 @@ pub async fn reconcile(session: Arc<AgentSession>, ctx: &Context) -> Result<Acti
     // The finalizer comes before anything is held: a crash in between then leaves a session to clean up, never a slot that
     // nobody will free. (Written at the same time as the PUTs it would cost one round less.)
     let Some(session) = finalizer::ensure(session, ctx).await? else {
-        return Ok(finalizer::look_again());
+        return Ok(look_again());
     };
     if session.metadata.deletion_timestamp.is_some() {
         return end::end(&session, ctx).await;
@@ -73,7 +67,7 @@ pub async fn reconcile(session: Arc<AgentSession>, ctx: &Context) -> Result<Acti
     // What this process knows by now outweighs the version that it began with: nothing is held for a session that is over
     // or gone, since nobody would look at it again.
     if ctx.slots.is_over(&uid) || ctx.slots.object(&uid).is_none() {
-        return Ok(finalizer::look_again());
+        return Ok(look_again());
     }
     if session.spec.end.is_some() {
         end::delete(&session, ctx).await?;
@@ -84,19 +78,14 @@ pub async fn reconcile(session: Arc<AgentSession>, ctx: &Context) -> Result<Acti
     if ctx.lead.is_shutting_down() {
         return Ok(requeue(&uid, Some(now.plus(SHUTTING_DOWN)), now));
     }
-    let strays = strays::look(&session, ctx).await?;
-    if strays.are_coming_back {
-        return Ok(finalizer::look_again());
-    }
-    if let Some(lost) = strays.lost {
-        return Err(Error::Lost(lost));
-    }
+    let strays = strays::look(&session, ctx).await;
     let bindings = dereference::bindings(&session, ctx).await;
-    let binds = bindings.into_iter().map(|binding| bind::bind(&session, binding, ctx, now));
-    let (outcomes, left) = futures::join!(join_all(binds), removed::leave(&session, ctx));
+    let binds = bindings.into_iter().map(|binding| bind::bind(&session, binding, &strays, ctx, now));
+    let (outcomes, left) = futures::join!(join_all(binds), removed::leave(&session, &strays, ctx));
     update_status::update(&session, &outcomes, &left, ctx, now).await?;
-    let next = [next_look(&session, &outcomes, now), after_removal(&left, now)].into_iter().flatten().min();
-    Ok(requeue(&uid, next, now))
+    let looks =
+        [next_look(&session, &outcomes, now), after_removal(&left, now), strays::next_look(&strays, now)];
+    Ok(requeue(&uid, looks.into_iter().flatten().min(), now))
 }
 
 #[cfg(test)]

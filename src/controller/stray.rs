@@ -1,8 +1,8 @@
 //! Pool pods that exist and are not in the cache.
 //!
 //! The watch of pods selects by label, and anybody who may write pods can take labels off: to the operator such a pod is gone,
-//! while it runs on with all that it holds. What it lacks is put back, and until the cache has it again nothing is decided
-//! without it.
+//! while it runs on with all that it holds. What it lacks is put back, by the look at its server alone. Until the cache has it
+//! again the sessions in it stay there (`session::strays`).
 
 use crate::api_error;
 use berth_plan::server::build;
@@ -34,16 +34,28 @@ pub enum Found {
     Stray(String),
 }
 
+impl Error {
+    /// Why a pod that cannot be read is out of the operator's hands; nothing if the next attempt may be better. Nobody hangs on a
+    /// role that is too narrow.
+    pub fn forbidden(&self) -> Option<String> {
+        let forbidden = api_error::code(&self.source) == Some(403);
+        forbidden.then(|| format!("it cannot be read: {}", api_error::text(&self.source)))
+    }
+}
+
+/// The pod of that name and UID as the API server itself has it.
+pub async fn read(api: &Api<Pod>, name: &str, uid: &str) -> Result<Option<Pod>, Error> {
+    let error = |source| Error { verb: "read", pod: name.to_owned(), source: Box::new(source) };
+    let found = api.get_opt(name).await.map_err(error)?;
+    Ok(found.filter(|pod| pod.uid().as_deref() == Some(uid)))
+}
+
 /// Looks, at the API server itself, for the pod of that name and UID; its labels are put back if it lost them.
 pub async fn look(api: &Api<Pod>, name: &str, uid: &str) -> Result<Found, Error> {
-    match api.get_opt(name).await {
-        Ok(Some(pod)) if pod.uid().as_deref() == Some(uid) => put_back(api, &pod).await,
-        Ok(_) => Ok(Found::Gone),
-        // Nobody hangs on a role that is too narrow.
-        Err(error) if api_error::code(&error) == Some(403) => {
-            Ok(Found::Stray(format!("it cannot be read: {}", api_error::text(&error))))
-        }
-        Err(source) => Err(Error { verb: "read", pod: name.to_owned(), source: Box::new(source) }),
+    match read(api, name, uid).await {
+        Ok(Some(pod)) => put_back(api, &pod).await,
+        Ok(None) => Ok(Found::Gone),
+        Err(error) => error.forbidden().map(Found::Stray).ok_or(error),
     }
 }
 
@@ -94,7 +106,8 @@ pub mod tests {
     /// The pool pod `everything-x-0`, with the UID `pod`, of the fixture's server.
     pub fn pool_pod() -> Value {
         let valid = accept(&server("everything", &json!({}))).unwrap();
-        let mut pod = serde_json::to_value(build::pod(&valid, "berth:1", "everything-x-0")).unwrap();
+        let sidecar = build::Sidecar { image: "berth:1".into(), ..build::Sidecar::default() };
+        let mut pod = serde_json::to_value(build::pod(&valid, &sidecar, "everything-x-0")).unwrap();
         pod["metadata"]["uid"] = "pod".into();
         pod
     }

@@ -1,7 +1,7 @@
 //! Pods that the cache lost, and sidecars that obey nobody.
 
 use crate::fleet::Fleet;
-use berth_api::McpServer;
+use berth_api::{McpServer, label};
 use berth_plan::pod::Trouble;
 use berth_wire::SessionState;
 use k8s_openapi::api::core::v1::Pod;
@@ -20,30 +20,70 @@ pub(super) struct Doubts {
     gone: HashSet<String>,
     /// Pods that may be there still, by the UID of their server: each UID with its name.
     doubted: HashMap<String, HashMap<String, String>>,
+    /// Pods that were found to be there, until the cache has them: why each does not come back; nothing for one that does.
+    strays: HashMap<String, Option<String>>,
 }
 
 impl Fleet {
     /// A pod left the cache, and nobody has seen that it ends: it may have lost its labels and run on. Its sessions are looked at,
-    /// and its server has to be, which finds out. Its stream stays until then; the sweep ends that of a pod which does not come
-    /// back.
+    /// and its server has to be, which finds out. Its stream stays as long as sessions need it: see [`Fleet::retain`].
     pub fn doubt(&self, pod: &Pod) {
         let owner = pod.owner_references().iter().find(|owner| owner.kind == McpServer::kind(&()));
-        let (Some(uid), Some(server_uid)) = (pod.uid(), owner.map(|owner| &owner.uid)) else { return };
+        let server_uid = owner.map(|owner| &owner.uid).or_else(|| pod.labels().get(label::SERVER_UID));
+        let (Some(uid), Some(server_uid)) = (pod.uid(), server_uid) else { return };
         self.put_in_doubt(server_uid, &uid, &pod.name_any());
-        let reported = self.with(|pods| {
-            let reports = pods.get(&uid).map(|sidecar| sidecar.reports.values()).into_iter().flatten();
-            let living = reports.filter(|report| report.state != SessionState::Ended);
-            living.map(|report| report.uid.clone()).collect::<HashSet<String>>()
-        });
-        // The book is never asked under the lock of the fleet.
-        let promised = self.shared.slots.promised_to(server_uid, &uid);
-        let sessions: HashSet<String> = reported.into_iter().chain(promised).collect();
+        let sessions = self.sessions_in(&uid, server_uid);
         if sessions.is_empty() {
             self.drop_pod(&uid);
         }
         for session in &sessions {
             self.look_at(session);
         }
+    }
+
+    /// The sessions that a pod of a server holds, by its stream, or was promised to.
+    fn sessions_in(&self, pod_uid: &str, server_uid: &str) -> HashSet<String> {
+        let reported = self.with(|pods| {
+            let reports = pods.get(pod_uid).map(|sidecar| sidecar.reports.values()).into_iter().flatten();
+            let living = reports.filter(|report| report.state != SessionState::Ended);
+            living.map(|report| report.uid.clone()).collect::<HashSet<String>>()
+        });
+        // The book is never asked under the lock of the fleet.
+        let promised = self.shared.slots.promised_to(server_uid, pod_uid);
+        reported.into_iter().chain(promised).collect()
+    }
+
+    /// Whether a pod that is not in the cache may be there still and sessions that exist are in it: its stream is all that the
+    /// operator has of it.
+    pub(super) fn is_needed(&self, pod_uid: &str) -> bool {
+        let is_out_of_sight = self.with_doubts(|doubts| {
+            doubts.strays.contains_key(pod_uid)
+                || doubts.doubted.values().any(|of_server| of_server.contains_key(pod_uid))
+        });
+        let server_uid = self.with(|pods| Some(pods.get(pod_uid)?.server_uid.clone()));
+        let exists = |session: &String| self.shared.slots.object(session).is_some();
+        is_out_of_sight
+            && server_uid.is_some_and(|server| self.sessions_in(pod_uid, &server).iter().any(exists))
+    }
+
+    /// Notes that a pod which the cache does not have exists; `why` it does not come back by itself, or nothing if it does.
+    pub fn found_stray(&self, pod_uid: &str, why: Option<String>) {
+        self.with_doubts(|doubts| {
+            if doubts.strays.len() >= MAX_PODS {
+                doubts.strays.clear();
+            }
+            doubts.strays.insert(pod_uid.to_owned(), why);
+        });
+    }
+
+    /// Why a pod that exists does not come back to the cache by itself, as far as that was found.
+    pub fn why_stray(&self, pod_uid: &str) -> Option<String> {
+        self.with_doubts(|doubts| doubts.strays.get(pod_uid).cloned().flatten())
+    }
+
+    /// Notes that the cache has a pod.
+    pub fn is_back(&self, pod_uid: &str) {
+        self.with_doubts(|doubts| doubts.strays.remove(pod_uid));
     }
 
     /// Remembers that a pod of a server has to be looked for.
@@ -70,6 +110,7 @@ impl Fleet {
                 doubts.gone.clear();
             }
             doubts.gone.insert(pod_uid.to_owned());
+            doubts.strays.remove(pod_uid);
         });
         self.drop_pod(pod_uid);
     }

@@ -4,7 +4,8 @@ use crate::context::Triggers;
 use crate::fleet::Fleet;
 use crate::slots::Slots;
 use crate::watch::{Change, Stores};
-use berth_api::{AgentSession, McpServer, ServerBinding};
+use berth_api::{AgentSession, McpServer, ServerBinding, label};
+use berth_plan::server::authorities::names_secret;
 use berth_plan::server::validate::secret_ref;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::runtime::reflector::ObjectRef;
@@ -62,8 +63,14 @@ impl Routes {
     /// A pod changed: its server is looked at, which wakes the sessions that it concerns.
     pub fn pod(&self, change: &Change<Pod>) {
         let (Change::Seen(pod) | Change::Gone(pod)) = change;
+        let server = owner(pod).or_else(|| self.labelled_owner(pod));
         match (change, pod.uid()) {
-            (Change::Seen(_), _) => self.fleet.follow(pod),
+            (Change::Seen(_), uid) => {
+                if let Some(server) = &server {
+                    self.fleet.follow_of(server, pod);
+                }
+                self.fleet.is_back(&uid.unwrap_or_default());
+            }
             (Change::Gone(_), Some(uid)) => {
                 // One that was not seen on its way out may be there still, without the labels that the watch selects by.
                 match pod.metadata.deletion_timestamp {
@@ -74,9 +81,17 @@ impl Routes {
             }
             (Change::Gone(_), None) => {}
         }
-        if let Some(server) = owner(pod) {
+        if let Some(server) = server {
             self.triggers.servers.fire_named(&pod.namespace().unwrap_or_default(), &server);
         }
+    }
+
+    /// The server of a pod that has no owner any more, by its label: its name, or its UID when it is gone, as it is where that was
+    /// deleted with `--cascade=orphan`. The pod's sessions have to end all the same.
+    fn labelled_owner(&self, pod: &Pod) -> Option<String> {
+        let uid = pod.labels().get(label::SERVER_UID)?;
+        let server = self.stores.servers.find(|server| server.metadata.uid.as_ref() == Some(uid));
+        Some(server.map_or_else(|| uid.clone(), |server| server.name_any()))
     }
 
     /// A Secret changed: servers that name it are looked at, and all their sessions; so are sessions that name it themselves, and
@@ -86,7 +101,8 @@ impl Routes {
         let (namespace, name) = (secret.namespace().unwrap_or_default(), secret.name_any());
         let uses = |server: &McpServer| {
             server.metadata.namespace.as_ref() == Some(&namespace)
-                && secret_ref(server).is_some_and(|shared| shared.secret_key_ref.name == name)
+                && (secret_ref(server).is_some_and(|shared| shared.secret_key_ref.name == name)
+                    || names_secret(server, &name))
         };
         for server in self.stores.servers.state_filter(uses) {
             self.triggers.servers.fire(ObjectRef::from_obj(&*server));
@@ -160,10 +176,17 @@ mod tests {
         let (ctx, _) = context(|_| failure(404, "NotFound", "no")).await;
         let shared =
             json!({"auth": {"type": "Shared", "shared": {"secretKeyRef": {"name": "token", "key": "k"}}}});
+        let http = json!({"url": "https://a.test/", "tls": {"caRef": {"kind": "Secret", "name": "token", "key": "k"}}});
+        let trusting = json!({"transport": {"type": "Http", "http": http}});
         let mut stores = ctx.stores.clone();
-        stores.servers = store_of(vec![server("shared", &shared), server("own", &json!({}))]);
+        stores.servers = store_of(vec![
+            server("shared", &shared),
+            server("own", &json!({})),
+            server("trusting", &trusting),
+        ]);
         stores.sessions = store_of(vec![
             session("demo", "of-shared", "shared", None),
+            session("demo", "of-trusting", "trusting", None),
             session("demo", "names-it", "own", Some("token")),
             session("demo", "names-another", "own", Some("another")),
             session("elsewhere", "names-its-namesake", "own", Some("token")),
@@ -180,8 +203,11 @@ mod tests {
         };
         for change in [Change::Seen(secret("token")), Change::Gone(secret("token"))] {
             routes.secret(&change);
-            assert_eq!(fired(&ctx.triggers.sessions), names(["demo/names-it", "demo/of-shared"]));
-            assert_eq!(fired(&ctx.triggers.servers), names(["demo/own", "demo/shared"]));
+            assert_eq!(
+                fired(&ctx.triggers.sessions),
+                names(["demo/names-it", "demo/of-shared", "demo/of-trusting"])
+            );
+            assert_eq!(fired(&ctx.triggers.servers), names(["demo/own", "demo/shared", "demo/trusting"]));
         }
         routes.secret(&Change::Seen(secret("unused")));
         assert_eq!((fired(&ctx.triggers.sessions), fired(&ctx.triggers.servers)), Default::default());
@@ -208,6 +234,27 @@ mod tests {
         for change in [Change::Seen(Arc::new(server.clone())), Change::Gone(Arc::new(server))] {
             routes.server(&change, &mut seen);
             assert_eq!(fired(&ctx.triggers.sessions), names(["demo/of-it"]));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_lost_its_owner_is_followed_for_the_server_of_its_label() {
+        for (address, servers, named) in [
+            ("127.0.83.2", vec![server("everything", &json!({}))], "everything"),
+            ("127.0.83.3", vec![], "server"),
+        ] {
+            let (ctx, _) = context(|_| failure(404, "NotFound", "no")).await;
+            let held = crate::fleet::stand::report("held", berth_wire::SessionState::Idle);
+            let _stand = crate::fleet::stand::Stand::start(&ctx.ca, address, vec![held]).await;
+            let (mut stores, triggers) = (ctx.stores.clone(), ctx.triggers.clone());
+            stores.servers = store_of(servers);
+            let routes = Routes { stores, triggers, slots: ctx.slots.clone(), fleet: ctx.fleet.clone() };
+            let mut pod = crate::fleet::stand::pod(address);
+            pod.metadata.owner_references = None;
+            routes.pod(&Change::Seen(Arc::new(pod)));
+            crate::fleet::stand::until("synced", || ctx.fleet.is_synced("pod")).await;
+            assert_eq!(ctx.fleet.reports_of("held")[0].server, named);
+            assert!(fired(&ctx.triggers.servers).contains(&format!("demo/{named}")));
         }
     }
 

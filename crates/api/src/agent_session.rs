@@ -1,7 +1,7 @@
 //! `AgentSession`: one subject's claim on connections to MCP servers.
 
 use crate::{Duration, SecretKeyRef};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -174,6 +174,9 @@ pub struct BindingStatus {
     /// Last trouble with this server, without secrets, at most 256 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
+    /// Before when no attempt to reach the upstream is made, as earlier ones failed. Only shown for pauses of ten seconds and more; once it has passed, the next call makes an attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_retry_time: Option<Time>,
     /// Revision of the McpServer that the binding was made for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,

@@ -7,21 +7,27 @@
 #![allow(clippy::doc_markdown, clippy::duplicated_attributes)]
 
 mod agent_session;
+mod byte_size;
 mod condition;
 mod duration;
 pub mod label;
+mod limits;
 mod mcp_server;
+mod tls;
 
 pub use agent_session::{
     AgentSession, AgentSessionSpec, AgentSessionStatus, BindingState, BindingStatus, End, EndReason, PodRef,
     ServerBinding, SessionCredential, Subject,
 };
+pub use byte_size::ByteSize;
 pub use condition::{ConditionType, Reason};
 pub use duration::Duration;
+pub use limits::{Limits, OnStateLost};
 pub use mcp_server::{
     Auth, AuthType, HttpTransport, McpServer, McpServerSpec, McpServerStatus, Pool, SecretKeyRef,
     SessionAuth, SharedAuth, Timeouts, Transport, TransportType,
 };
+pub use tls::{CaKind, CaRef, Tls};
 
 /// The API group of every kind here.
 pub const GROUP: &str = "berth.dev";

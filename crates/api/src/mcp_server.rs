@@ -1,6 +1,6 @@
 //! `McpServer`: a pool of sidecar pods for one upstream MCP server.
 
-use crate::Duration;
+use crate::{Duration, Limits, OnStateLost, Tls};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -33,12 +33,18 @@ use serde::{Deserialize, Serialize};
 pub struct McpServerSpec {
     /// How the upstream is reached.
     pub transport: Transport,
+    /// What a client sees when the upstream forgot its session: `Reinitialize` opens a new one behind its back and marks the next result, `Fail` ends the client's own session with 404, so that it starts anew. Applies to sessions that are there, too.
+    #[serde(default)]
+    pub on_state_lost: OnStateLost,
     /// How the upstream knows who calls.
     #[serde(default)]
     pub auth: Auth,
     /// How long each step may take.
     #[serde(default)]
     pub timeouts: Timeouts,
+    /// How much one session may ask at once. A change applies to sessions that are there, too.
+    #[serde(default)]
+    pub limits: Limits,
     /// How many pods and slots are kept, and how many sessions may hold one.
     #[serde(default)]
     pub pool: Pool,
@@ -70,6 +76,10 @@ pub enum TransportType {
 /// A remote server that speaks streamable HTTP.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("!has(self.tls) || self.url.startsWith('https://')")
+        .message("transport.http.tls may only be set when transport.http.url begins with https://")
+)]
 pub struct HttpTransport {
     /// The MCP endpoint, for example `http://everything.demo.svc:3001/mcp`. Credentials do not belong here: use `auth`.
     #[schemars(length(min = 10, max = 2048))]
@@ -78,6 +88,9 @@ pub struct HttpTransport {
             .message("transport.http.url must be an absolute http:// or https:// URL with a host, an optional numeric port, and no user information, spaces or fragment")
     )]
     pub url: String,
+    /// How the upstream's certificate is checked. Unset means: by the public authorities, against the host of the URL.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<Tls>,
 }
 
 /// How the upstream knows who calls: a type and the member of that name.

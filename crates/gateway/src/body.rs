@@ -15,7 +15,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::sync::OwnedSemaphorePermit;
-use tokio_util::sync::WaitForCancellationFutureOwned;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 /// Reads a request's body; it counts towards the process's budget until it is dropped.
 ///
@@ -76,8 +76,8 @@ pub fn relay(response: Response, kind: Kind, call: Call, gateway: &Gateway) -> R
     let stream = is_stream.then(|| gateway.metrics.stream());
     // A call's answer goes on as long as it may, and is then broken off so that nobody takes it for whole.
     let last = if kind == Kind::Get { Last::End } else { Last::Break };
-    let ending = Box::pin(gateway.ending.of(kind).clone().cancelled_owned());
-    response.map(|body| Body::new(Relayed { body, ending, last, _call: call, _stream: stream }))
+    let ending = gateway.ending.of(kind).clone();
+    response.map(|body| Body::new(Relayed { body, ending, ended: None, last, _call: call, _stream: stream }))
 }
 
 /// How a body ends when the process does.
@@ -91,7 +91,9 @@ enum Last {
 /// this drops the request to the sidecar.
 struct Relayed {
     body: Body,
-    ending: Pin<Box<WaitForCancellationFutureOwned>>,
+    ending: CancellationToken,
+    /// Waits for it, from the first time on that the body has to be waited for.
+    ended: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     last: Last,
     _call: Call,
     _stream: Option<Held>,
@@ -105,13 +107,20 @@ impl http_body::Body for Relayed {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        if self.ending.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(match self.last {
-                Last::End => None,
-                Last::Break => Some(Err(axum::Error::new(std::io::Error::other("the gateway ends")))),
-            });
+        let this = &mut *self;
+        if !this.ending.is_cancelled() {
+            if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) {
+                return Poll::Ready(frame);
+            }
+            let ended = this.ended.get_or_insert_with(|| Box::pin(this.ending.clone().cancelled_owned()));
+            if ended.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
         }
-        Pin::new(&mut self.body).poll_frame(cx)
+        Poll::Ready(match this.last {
+            Last::End => None,
+            Last::Break => Some(Err(axum::Error::new(std::io::Error::other("the gateway ends")))),
+        })
     }
 
     fn is_end_stream(&self) -> bool {

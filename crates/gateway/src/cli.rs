@@ -18,6 +18,9 @@ pub struct Args {
     /// Where /livez, /readyz and /metrics are served, plain HTTP.
     #[arg(long, env = "BERTH_ADMIN_LISTEN", default_value = "0.0.0.0:8081")]
     pub admin_listen: SocketAddr,
+    /// Threads that carry calls. Each call that goes from one to another pays for it, so give more only where one is kept busy.
+    #[arg(long, env = "BERTH_WORKER_THREADS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    pub worker_threads: u16,
     /// Folder with tls.crt, tls.key and ca.crt: the client identity shown to sidecars.
     #[arg(long, env = "BERTH_TLS_DIR", default_value = "/etc/berth/tls")]
     pub tls_dir: PathBuf,

@@ -10,26 +10,32 @@ use crate::path::{self, Parsed};
 use crate::place::Ask;
 use crate::respond::{Refusal, Refused};
 use crate::route::Decision;
-use axum::Router;
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
+use berth_net::peer::Peer;
+use berth_net::serve;
 use bytes::Bytes;
 use http::{Method, Uri};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The routes of the gateway: every path is read by [`path::parse`].
-pub fn router(gateway: Arc<Gateway>) -> Router {
-    Router::new().fallback(handle).with_state(gateway)
+/// A gateway to be served: every path is read by [`path::parse`].
+#[derive(Clone)]
+pub struct App(pub Arc<Gateway>);
+
+impl serve::App for App {
+    async fn answer(&self, _: Option<Peer>, request: Request) -> Response {
+        handle(&self.0, request).await
+    }
 }
 
-async fn handle(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {
+async fn handle(gateway: &Gateway, request: Request) -> Response {
     let started = Instant::now();
     let (kind, uri) = (Kind::of(request.method()), request.uri().clone());
     let mut running = gateway.metrics.begin(kind);
     let answered = match gateway.calls.clone().try_acquire_owned() {
-        Ok(place) => relay(&gateway, request, kind).await.map(|response| (response, place)),
+        Ok(place) => relay(gateway, request, kind).await.map(|response| (response, place)),
         Err(_) => Err(Refusal::TooManyCalls.into()),
     };
     let (response, place) = match answered {
@@ -39,7 +45,7 @@ async fn handle(State(gateway): State<Arc<Gateway>>, request: Request) -> Respon
     running.answered(response.status());
     log(&uri, kind, &response, place.is_some(), started.elapsed());
     match place {
-        Some(place) => body::relay(response, kind, body::Call { running, place }, &gateway),
+        Some(place) => body::relay(response, kind, body::Call { running, place }, gateway),
         None => response,
     }
 }

@@ -1,18 +1,20 @@
 //! The binary `berth-gateway`: flags, logs, the end of the process.
 
 use berth_gateway::{cli::Args, run};
-use berth_net::{shutdown, telemetry};
+use berth_net::{runtime, shutdown, telemetry};
 use clap::Parser;
 use std::process::ExitCode;
 
-#[tokio::main]
-async fn main() -> ExitCode {
+fn main() -> ExitCode {
     let args = Args::parse();
     telemetry::init(args.log_format);
-    let ended = match shutdown::on_signal() {
-        Ok(shutdown) => run::run(args, shutdown).await,
-        Err(error) => Err(run::Error::Signal(error)),
-    };
+    let runtime = runtime::with_threads(args.worker_threads);
+    let ended = runtime.map_err(run::Error::Runtime).and_then(|runtime| {
+        runtime.block_on(async {
+            let shutdown = shutdown::on_signal().map_err(run::Error::Signal)?;
+            run::run(args, shutdown).await
+        })
+    });
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -38,6 +38,9 @@ const CLOSING: Duration = Duration::from_secs(5);
 /// Why the process cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// Threads cannot be started.
+    #[error("cannot start threads: {0}; give fewer by --worker-threads")]
+    Runtime(#[source] io::Error),
     /// Signals cannot be received.
     #[error("cannot listen for signals: {0}")]
     Signal(#[source] io::Error),
@@ -84,7 +87,7 @@ pub async fn run_with(args: Args, config: Config, shutdown: CancellationToken) -
         metrics,
         ending.clone(),
     );
-    let app = handle::router(Arc::new(gateway));
+    let app = handle::App(Arc::new(gateway));
     let (dir, over) = (args.tls_dir.clone(), ending.over.clone());
     let namespace = args.operator_namespace.clone().filter(|namespace| !namespace.is_empty());
     let tasks = Tasks {

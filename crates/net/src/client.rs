@@ -1,21 +1,21 @@
-//! Requests to sidecars and to the operator over mutual TLS, with pooled connections.
+//! Requests to sidecars and to the operator over mutual TLS, with connections that are used again.
 
-use crate::connector::PeerConnector;
+use crate::connector;
 use crate::error::chain;
 use crate::identity::Identity;
+use crate::pool::{Pool, Sender};
 use axum::body::Body;
-use http::{Request, Response, Uri};
+use http::header::HOST;
+use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
-use hyper_util::client::legacy::Client;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
-use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
 
-/// How long an unused connection is kept: less than [`crate::serve`] waits for the head of a next request, so that this side
-/// closes first and no request meets a closing connection.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// One peer: where it is and what its certificate must name.
+/// One peer: where it is and what its certificate must name. Two pods of one server never share a connection, and a pod's
+/// address reused by another server fails the check of the name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
     /// Pod address and port.
@@ -33,28 +33,6 @@ impl Target {
     /// The operator at `address`.
     pub fn operator(address: SocketAddr) -> Self {
         Self { address, name: berth_wire::OPERATOR_DNS_NAME.to_owned() }
-    }
-
-    /// The pool's key for this peer, in the form of a URI authority: the address in hexadecimal, a dot, the name to check.
-    /// Two pods of one server never share a connection, and a pod's address reused by another server fails the name check.
-    fn authority(&self) -> String {
-        let address = match self.address.ip() {
-            IpAddr::V4(ip) => format!("{:08x}", u32::from(ip)),
-            IpAddr::V6(ip) => format!("{:032x}", u128::from(ip)),
-        };
-        format!("{address}.{}:{}", self.name, self.address.port())
-    }
-
-    /// The address and the name to check of an authority made by [`Target::authority`].
-    pub(crate) fn parse_authority(authority: &str) -> Option<(SocketAddr, String)> {
-        let (host, port) = authority.rsplit_once(':')?;
-        let (address, name) = host.split_once('.')?;
-        let ip = match address.len() {
-            8 => IpAddr::from(u32::from_str_radix(address, 16).ok()?.to_be_bytes()),
-            32 => IpAddr::from(u128::from_str_radix(address, 16).ok()?.to_be_bytes()),
-            _ => return None,
-        };
-        Some((SocketAddr::new(ip, port.parse().ok()?), name.to_owned()))
     }
 }
 
@@ -89,66 +67,80 @@ impl PeerError {
     }
 }
 
-/// A client to sidecars; clones share its connections.
+/// A client to peers; clones share its connections.
 #[derive(Clone)]
 pub struct PeerClient {
-    http: Client<PeerConnector, Body>,
+    identity: Identity,
+    pool: Arc<Pool>,
+}
+
+/// What became of sending a request over one connection.
+enum Sent {
+    Answered(Response<Incoming>),
+    /// No byte of it was written.
+    Unsent(Box<Request<Body>>, hyper::Error),
 }
 
 impl PeerClient {
     /// A client that shows `identity`.
     pub fn new(identity: Identity) -> Self {
-        let http = Client::builder(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE_TIMEOUT)
-            // Only a request of which no byte was written is tried on another connection, so none is sent twice.
-            .retry_canceled_requests(true)
-            .build(PeerConnector::new(identity));
-        Self { http }
+        Self { identity, pool: Arc::default() }
     }
 
-    /// Sends `request`, whose URI is path and query only, to `target`. Bounds on time are the caller's.
+    /// Sends `request`, whose URI is path and query only, to `target`. Bounds on time are the caller's. Only a request of which no
+    /// byte was written is tried on another connection, so none is sent twice.
     pub async fn request(
         &self,
         target: &Target,
         mut request: Request<Body>,
     ) -> Result<Response<Incoming>, PeerError> {
-        let path = request.uri().path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
-        let uri = Uri::try_from(format!("https://{}{path}", target.authority()));
-        *request.uri_mut() = uri.map_err(|error| PeerError::Invalid(error.to_string()))?;
-        self.http.request(request).await.map_err(|error| {
-            let (address, message) = (target.address, chain(&error));
-            if error.is_connect() {
-                PeerError::Unreachable { address, message }
-            } else {
-                PeerError::NoAnswer { address, message }
+        let host =
+            HeaderValue::try_from(&target.name).map_err(|error| PeerError::Invalid(error.to_string()))?;
+        request.headers_mut().insert(HOST, host);
+        while let Some(sender) = self.pool.take(target) {
+            match self.send(target, sender, request).await? {
+                Sent::Answered(answer) => return Ok(answer),
+                Sent::Unsent(again, _) => request = *again,
             }
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_authority_reads_back_as_its_target() {
-        for address in ["10.1.2.3:8443", "[fd00::17]:8443", "0.0.0.1:1", "[::1]:65535"] {
-            let target = Target::sidecar(address.parse().unwrap(), "0b1e-uid");
-            let authority = target.authority();
-            assert!(authority.parse::<http::uri::Authority>().is_ok(), "{authority}");
-            assert_eq!(
-                Target::parse_authority(&authority),
-                Some((target.address, "0b1e-uid.sidecar.berth.internal".to_owned()))
-            );
+        }
+        let address = target.address;
+        let unreachable = |message| PeerError::Unreachable { address, message };
+        let sender = self.open(target).await.map_err(|error| unreachable(chain(&error)))?;
+        match self.send(target, sender, request).await? {
+            Sent::Answered(answer) => Ok(answer),
+            Sent::Unsent(_, error) => Err(unreachable(chain(&error))),
         }
     }
 
-    #[test]
-    fn a_foreign_authority_is_refused() {
-        for authority in ["example.test:8443", "10.1.2.3:8443", "zzzzzzzz.x:1", "0a010203.x"] {
-            assert_eq!(Target::parse_authority(authority), None, "{authority}");
+    async fn send(
+        &self,
+        target: &Target,
+        mut sender: Sender,
+        request: Request<Body>,
+    ) -> Result<Sent, PeerError> {
+        let mut error = match sender.try_send_request(request).await {
+            Ok(answer) => {
+                self.pool.put(target, sender);
+                return Ok(Sent::Answered(answer));
+            }
+            Err(error) => error,
+        };
+        // hyper gives back only what it has not begun to write.
+        if let Some(request) = error.take_message() {
+            return Ok(Sent::Unsent(Box::new(request), error.into_error()));
         }
+        let (address, message) = (target.address, chain(error.error()));
+        Err(PeerError::NoAnswer { address, message })
+    }
+
+    async fn open(&self, target: &Target) -> io::Result<Sender> {
+        let stream = connector::dial(target.address, &target.name, &self.identity).await?;
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(error = chain(&error), "a connection to a peer ended early");
+            }
+        });
+        Ok(sender)
     }
 }

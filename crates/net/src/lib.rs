@@ -11,6 +11,8 @@ pub mod identity;
 pub mod lines;
 pub mod metrics;
 pub mod peer;
+mod pool;
+pub mod runtime;
 pub mod serve;
 pub mod shutdown;
 mod socket;

@@ -34,9 +34,10 @@ impl Peer {
 
 /// Lets a request on to `next` only if `wanted` opened its connection; anybody else gets 403.
 pub async fn only(wanted: Peer, request: Request, next: Next) -> Response {
-    if request.extensions().get() == Some(&wanted) {
-        next.run(request).await
-    } else {
-        (StatusCode::FORBIDDEN, "this path is not for the peer that your certificate names\n").into_response()
-    }
+    if request.extensions().get() == Some(&wanted) { next.run(request).await } else { refuse() }
+}
+
+/// The answer to a peer whom a path is not for.
+pub fn refuse() -> Response {
+    (StatusCode::FORBIDDEN, "this path is not for the peer that your certificate names\n").into_response()
 }

@@ -3,10 +3,15 @@
 use crate::identity::Identity;
 use crate::peer::Peer;
 use crate::socket::{self, End};
-use axum::{Extension, Router};
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::Response;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
-use hyper_util::service::TowerToHyperService;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -14,6 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
 
 /// How long a TLS handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -24,13 +30,28 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long connections may go on once a server by [`serve`] is asked to end.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(25);
 
-/// Serves `app` on `listener` until `cancel`; with an identity, over mutual TLS and with the [`Peer`] in each request's
-/// extensions. At most `max_connections` are open at once; more wait to be accepted. Returns when all are closed, or
+/// What answers requests.
+pub trait App: Clone + Send + Sync + 'static {
+    /// The answer to one request. `peer` opened its connection; over plain TCP there is none.
+    fn answer(&self, peer: Option<Peer>, request: Request) -> impl Future<Output = Response> + Send;
+}
+
+/// Its handlers find the [`Peer`] in the request's extensions.
+impl App for Router {
+    async fn answer(&self, peer: Option<Peer>, mut request: Request) -> Response {
+        if let Some(peer) = peer {
+            request.extensions_mut().insert(peer);
+        }
+        self.clone().oneshot(request).await.unwrap_or_else(|never| match never {})
+    }
+}
+
+/// Serves `app` on `listener` until `cancel`; with an identity, over mutual TLS. At most `max_connections` are open at once; more wait to be accepted. Returns when all are closed, or
 /// [`DRAIN_TIMEOUT`] after `cancel`.
 pub async fn serve(
     listener: TcpListener,
     identity: Option<Identity>,
-    app: Router,
+    app: impl App,
     max_connections: usize,
     cancel: CancellationToken,
 ) {
@@ -41,7 +62,7 @@ pub async fn serve(
 pub async fn serve_and_drain(
     listener: TcpListener,
     identity: Option<Identity>,
-    app: Router,
+    app: impl App,
     max_connections: usize,
     drain: Duration,
     cancel: CancellationToken,
@@ -84,18 +105,18 @@ async fn accept(listener: &TcpListener, slots: &Arc<Semaphore>) -> Option<(TcpSt
 }
 
 /// One accepted connection; its slot is free again when it is dropped.
-struct Connection {
-    app: Router,
+struct Connection<A> {
+    app: A,
     watcher: Watcher,
     _slot: OwnedSemaphorePermit,
 }
 
-impl Connection {
+impl<A: App> Connection<A> {
     async fn run_plain(self, stream: TcpStream) {
-        self.run_http(stream).await;
+        self.run_http(stream, None).await;
     }
 
-    async fn run_tls(mut self, stream: TcpStream, identity: Identity) {
+    async fn run_tls(self, stream: TcpStream, identity: Identity) {
         let handshake = TlsAcceptor::from(identity.server_config()).accept(stream);
         let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
             Ok(Ok(stream)) => stream,
@@ -103,17 +124,22 @@ impl Connection {
             Err(_) => return tracing::debug!("TLS handshake timed out"),
         };
         let peer = Peer::from_chain(stream.get_ref().1.peer_certificates());
-        self.app = self.app.layer(Extension(peer));
-        self.run_http(stream).await;
+        self.run_http(stream, Some(peer)).await;
     }
 
-    async fn run_http<S>(self, stream: S)
+    async fn run_http<S>(self, stream: S, peer: Option<Peer>)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let mut builder = hyper::server::conn::http1::Builder::new();
         builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-        let served = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(self.app));
+        let app = self.app;
+        let service = service_fn(move |request: http::Request<Incoming>| {
+            let app = app.clone();
+            // In a box, as a connection that waits for a request has no need of the room that answering one takes.
+            Box::pin(async move { Ok::<_, Infallible>(app.answer(peer, request.map(Body::new)).await) })
+        });
+        let served = builder.serve_connection(TokioIo::new(stream), service);
         if let Err(error) = self.watcher.watch(served).await {
             tracing::debug!(%error, "connection ended early");
         }

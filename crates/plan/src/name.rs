@@ -54,7 +54,7 @@ fn with_suffix(server: &str, suffix: &str) -> String {
 }
 
 /// The first `digits` hexadecimal digits of the SHA-256 of `parts`, each ended by a zero byte.
-pub(crate) fn hash(parts: &[&str], digits: usize) -> String {
+pub fn hash(parts: &[&str], digits: usize) -> String {
     let mut hasher = Sha256::new();
     for part in parts {
         hasher.update(part.as_bytes());

@@ -1,5 +1,6 @@
 //! Decisions on `McpServer`.
 
+pub mod authorities;
 pub mod build;
 pub mod credential;
 pub mod network;

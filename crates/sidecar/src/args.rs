@@ -26,6 +26,9 @@ pub struct Args {
     /// Keep it well below the memory limit of the container.
     #[arg(long, env = "BERTH_BUFFER_MIB", default_value = "96", value_parser = clap::value_parser!(u16).range(1..))]
     pub buffer_mib: u16,
+    /// Threads that carry calls. A pod's sessions seldom keep one busy, and each call that goes from one to another pays for it.
+    #[arg(long, env = "BERTH_WORKER_THREADS", default_value = "1", value_parser = clap::value_parser!(u16).range(1..))]
+    pub worker_threads: u16,
     /// Folder with tls.crt, tls.key and ca.crt.
     #[arg(long, env = "BERTH_TLS_DIR", default_value = "/etc/berth/tls")]
     pub tls_dir: PathBuf,
@@ -62,5 +65,6 @@ mod tests {
         let args = Args::try_parse_from(args).unwrap();
         assert_eq!((args.listen.port(), args.admin_listen.port()), (berth_wire::SIDECAR_PORT, 8081));
         assert_eq!((args.tls_dir, args.buffer_mib), (PathBuf::from("/etc/berth/tls"), 96));
+        assert_eq!(args.worker_threads, 1);
     }
 }

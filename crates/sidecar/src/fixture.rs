@@ -27,7 +27,9 @@ pub(crate) fn spec(credential: &str) -> SessionSpec {
         subject: Subject { issuer: String::new(), name: "alice".into() },
         upstream: Upstream {
             url: "http://127.0.0.1:1/".into(),
+            tls: None,
             headers: vec![Header { name: "Authorization".into(), value: credential.into() }],
+            own_credential: false,
             withheld: None,
         },
         timeouts: Timeouts {

@@ -22,6 +22,8 @@ pub struct Metrics {
     pub client_streams: Gauge,
     /// Open streams of upstreams, for the same.
     pub upstream_streams: Gauge,
+    /// Messages to upstreams that were dropped, as too many of a session were on their way.
+    pub outgoing_dropped: Counter,
     server_requests: Family<ServerRequestLabels, Counter>,
     connects: Family<ConnectLabels, Counter>,
     control_accepted: Family<ControlLabels, Counter>,
@@ -127,6 +129,8 @@ impl Metrics {
             "Requests of servers to clients, by what became of them",
             metrics.server_requests.clone(),
         );
+        let dropped = metrics.outgoing_dropped.clone();
+        ours.register("outgoing_dropped", "Messages to upstreams that no place was left for", dropped);
         ours.register("connects", "Attempts to connect, by how they ended", metrics.connects.clone());
         ours.register(
             "control_accepted",

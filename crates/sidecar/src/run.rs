@@ -4,7 +4,7 @@ use crate::args::Args;
 use crate::budget::Budget;
 use crate::metrics::Metrics;
 use crate::sidecar::Sidecar;
-use crate::upstream::{Dialer, DialerError};
+use crate::upstream::{Dialer, DialerError, Proxies, ProxyError};
 use berth_net::identity::{Identity, IdentityError};
 use berth_net::{admin, serve, shutdown};
 use prometheus_client::registry::Registry;
@@ -24,12 +24,18 @@ const MAX_ADMIN_CONNECTIONS: usize = 32;
 /// Why the sidecar cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
+    /// No threads.
+    #[error("cannot start threads: {0}; give fewer by --worker-threads")]
+    Runtime(std::io::Error),
     /// No identity.
     #[error(transparent)]
     Identity(#[from] IdentityError),
     /// No way to dial upstreams.
     #[error(transparent)]
     Dialer(#[from] DialerError),
+    /// A proxy that cannot be used.
+    #[error(transparent)]
+    Proxy(#[from] ProxyError),
     /// No socket.
     #[error("cannot listen on {address}: {source}")]
     Listen {
@@ -51,7 +57,7 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     let mut metrics_registry = Registry::default();
     let metrics = Metrics::register(&mut metrics_registry);
     let budget = Budget::mebibytes(args.buffer_mib);
-    let dialer = Arc::new(Dialer::system()?);
+    let dialer = Arc::new(Dialer::system()?.through(proxies().await?));
     let sidecar = Sidecar::new(args.server(), args.slots, dialer, budget, metrics, stop.clone());
     let readiness = admin::Readiness::default();
 
@@ -64,8 +70,7 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     };
     let admin = admin::router(Arc::new(metrics_registry), readiness.clone());
     let admin = serve::serve(admin_listener, None, admin, MAX_ADMIN_CONNECTIONS, stop.clone());
-    let app = sidecar.router();
-    let app = serve::serve(listener, Some(identity), app, MAX_CONNECTIONS, stop.clone());
+    let app = serve::serve(listener, Some(identity), sidecar.clone(), MAX_CONNECTIONS, stop.clone());
     let end = async {
         asked_to_end.cancelled().await;
         readiness.set(false);
@@ -78,6 +83,19 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     tokio::join!(follow, admin, app, end);
     tracing::info!("ended");
     Ok(())
+}
+
+/// The proxies that the environment names.
+async fn proxies() -> Result<Proxies, ProxyError> {
+    let resolv_conf = tokio::fs::read_to_string("/etc/resolv.conf").await.unwrap_or_default();
+    let proxies = Proxies::read(|name| std::env::var(name).ok(), &resolv_conf)?;
+    for entry in proxies.not_understood() {
+        tracing::warn!(
+            entry,
+            "NO_PROXY has an entry that is no host, suffix, address or CIDR; it counts for nothing"
+        );
+    }
+    Ok(proxies)
 }
 
 async fn bind(address: SocketAddr) -> Result<TcpListener, RunError> {

@@ -9,18 +9,21 @@ use crate::upstream::Dialer;
 use crate::{control, relay};
 use axum::Router;
 use axum::extract::Request;
-use axum::middleware::{self, Next};
+use axum::response::Response;
 use berth_net::feed::Feed;
 use berth_net::peer::{self, Peer};
+use berth_net::serve::App;
 use berth_wire::ServerKey;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// A sidecar without its sockets.
+/// A sidecar without its sockets: what it answers is control for the operator, data for the gateway, nothing for anybody else.
+/// Serve it over mutual TLS only.
 #[derive(Clone)]
 pub struct Sidecar {
     registry: Arc<Registry>,
+    control: Router,
 }
 
 impl Sidecar {
@@ -45,21 +48,26 @@ impl Sidecar {
             scope_key: Key::random(random),
             tasks: TaskTracker::new(),
         };
-        Self { registry: Registry::new(server, slots, Arc::new(shared), stop) }
+        let registry = Registry::new(server, slots, Arc::new(shared), stop);
+        Self { control: control::router(registry.clone()), registry }
     }
 
-    /// Its routes: control for the operator, data for the gateway, nothing for anybody else. Serve them over mutual TLS only.
-    pub fn router(&self) -> Router {
-        let only = |wanted: Peer| {
-            middleware::from_fn(move |request: Request, next: Next| peer::only(wanted, request, next))
-        };
-        let control = control::router(self.registry.clone()).layer(only(Peer::Operator));
-        control.merge(relay::router(self.registry.clone()).layer(only(Peer::Gateway)))
-    }
-
-    /// Refuses new sessions and ends all that it holds, by their own timeouts. Its routes must be served meanwhile, so that
+    /// Refuses new sessions and ends all that it holds, by their own timeouts. It must be served meanwhile, so that
     /// running calls can finish.
     pub async fn shut_down(&self) {
         self.registry.shut_down().await;
+    }
+}
+
+impl App for Sidecar {
+    async fn answer(&self, peer: Option<Peer>, request: Request) -> Response {
+        let data = relay::session_of(request.uri().path()).is_some();
+        if peer != Some(if data { Peer::Gateway } else { Peer::Operator }) {
+            return peer::refuse();
+        }
+        if !data {
+            return App::answer(&self.control, peer, request).await;
+        }
+        relay::answer(&self.registry, request).await
     }
 }

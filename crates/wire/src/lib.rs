@@ -35,6 +35,8 @@ pub use identity::{
 };
 pub use limits::{Limits, ScopeKey};
 pub use placement::{PlacementLine, ServerPlacement, SessionPlacements};
-pub use session::{Generation, Header, ServerKey, SessionSpec, Subject, Timeouts, Upstream, Withheld};
+pub use session::{
+    Generation, Header, ServerKey, SessionSpec, Subject, Timeouts, Upstream, UpstreamTls, Withheld,
+};
 pub use state_lost::OnStateLost;
 pub use watch::{Activity, Failure, Refusal, RefusalReason, SessionReport, SessionState, WatchLine};

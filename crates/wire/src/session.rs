@@ -77,13 +77,32 @@ pub struct Subject {
 pub struct Upstream {
     /// Absolute `http` or `https` URL of the MCP endpoint.
     pub url: String,
+    /// How its certificate is checked, if not by the public authorities against the host of the URL. A PUT replaces it for every
+    /// socket that is opened after its answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<UpstreamTls>,
     /// Headers for every request, credentials among them. Never logged. A PUT replaces them for every request that begins after
     /// its answer.
     pub headers: Vec<Header>,
+    /// The credential is this session's alone: what the upstream limits it to concerns no other session.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub own_credential: bool,
     /// Set while the credential cannot be had: `headers` do not count then, calls are refused with this, and what was opened is
     /// ended without a credential.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withheld: Option<Withheld>,
+}
+
+/// How an upstream's certificate is checked.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UpstreamTls {
+    /// Certificates, as PEM, of authorities that are trusted beside the public ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca_pem: Option<String>,
+    /// The name that the certificate must have, if not the host of the URL.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_name: Option<String>,
 }
 
 /// Why a session may not use its upstream for now.
@@ -151,6 +170,24 @@ mod tests {
         let upstream = Upstream { withheld: Some(withheld), ..upstream };
         let text = serde_json::to_string(&upstream).unwrap();
         assert!(text.contains(r#""withheld":{"reason":"RefNotPermitted","message":"label it"}"#), "{text}");
+        assert!(serde_json::from_str::<Upstream>(&text).unwrap() == upstream);
+    }
+
+    #[test]
+    fn a_credential_is_shared_unless_it_is_said_to_be_the_sessions_own() {
+        let upstream = Upstream { own_credential: true, ..Upstream::default() };
+        let text = serde_json::to_string(&upstream).unwrap();
+        assert_eq!(text, r#"{"url":"","headers":[],"ownCredential":true}"#);
+        assert!(serde_json::from_str::<Upstream>(&text).unwrap() == upstream);
+        assert!(!serde_json::from_str::<Upstream>(r#"{"url":"","headers":[]}"#).unwrap().own_credential);
+    }
+
+    #[test]
+    fn what_is_trusted_beside_the_public_authorities_reads_back() {
+        let tls = UpstreamTls { ca_pem: Some("pem".into()), server_name: None };
+        let upstream = Upstream { tls: Some(tls), ..Upstream::default() };
+        let text = serde_json::to_string(&upstream).unwrap();
+        assert_eq!(text, r#"{"url":"","tls":{"caPem":"pem"},"headers":[]}"#);
         assert!(serde_json::from_str::<Upstream>(&text).unwrap() == upstream);
     }
 

@@ -272,3 +272,74 @@ async fn a_foreign_secret_with_the_label_is_left_alone() {
     ca.keep(&mut own, hours(0)).await.unwrap();
     assert!(api.writes().iter().all(|write| !write.ends_with("/copy")));
 }
+
+#[tokio::test]
+async fn the_key_of_session_ids_is_the_same_for_every_operator_through_rotation_and_loss() {
+    let api = MemoryApi::default();
+    let (ca, mut own) = stage(&api).await;
+    let key = |ca: &Ca| ca.scope_key("session", "server").0;
+    let first = key(&ca);
+    assert_eq!(key(&Ca::open(api.client(), "berth", now()).await.unwrap()), first);
+    ask(&api);
+    ca.keep(&mut own, now()).await.unwrap();
+    ca.keep(&mut own, hours(2)).await.unwrap();
+    assert_eq!(trusted(&api, &certificate_path(&api)), 2, "a rotation is under way");
+    assert_eq!(key(&ca), first);
+    api.remove(&at(CA_SECRET));
+    ca.keep(&mut own, hours(2)).await.unwrap();
+    assert_eq!(key(&Ca::open(api.client(), "berth", hours(2)).await.unwrap()), first);
+    assert!(!format!("{:?}", ca.scope_key("session", "server")).contains(&first));
+}
+
+#[tokio::test]
+async fn a_secret_without_the_key_of_session_ids_gets_one_and_keeps_what_it_has() {
+    let api = MemoryApi::default();
+    let (ca, mut own) = stage(&api).await;
+    let take = || {
+        let mut secret = api.get(&at(CA_SECRET)).unwrap();
+        secret["data"].as_object_mut().unwrap().remove("scope.key").unwrap();
+        api.put(&at(CA_SECRET), secret.clone());
+        secret["data"].clone()
+    };
+    let key = |ca: &Ca| ca.scope_key("session", "server").0;
+    let first = key(&ca);
+    // Somebody took it away: who still has it puts it back.
+    take();
+    ca.keep(&mut own, now()).await.unwrap();
+    assert_eq!(key(&Ca::open(api.client(), "berth", now()).await.unwrap()), first);
+    // An older version never had it.
+    let older = take();
+    let upgraded = Ca::open(api.client(), "berth", now()).await.unwrap();
+    assert_ne!(key(&upgraded), first);
+    assert_eq!(key(&Ca::open(api.client(), "berth", now()).await.unwrap()), key(&upgraded));
+    let mut held = api.get(&at(CA_SECRET)).unwrap()["data"].clone();
+    assert!(held.as_object_mut().unwrap().remove("scope.key").is_some() && held == older);
+}
+
+#[tokio::test]
+async fn a_certificate_that_was_made_immutable_is_made_anew_when_it_has_to_change() {
+    let api = MemoryApi::default();
+    let (ca, _own) = stage(&api).await;
+    let path = certificate_path(&api);
+    let name = path.rsplit('/').next().unwrap().to_owned();
+    let mut changed = api.get(&path).unwrap();
+    changed["data"][KEY_FILE] = "eA==".into();
+    changed["immutable"] = true.into();
+    api.put(&path, changed);
+    let refusals = std::sync::atomic::AtomicUsize::new(0);
+    let refused = path.clone();
+    api.rule(move |method, path| {
+        let first = || refusals.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0;
+        let text = "data: Forbidden: field is immutable when `immutable` is set";
+        (*method == http::Method::PATCH && path == refused && first())
+            .then(|| crate::fixture::failure(422, "Invalid", text))
+    });
+    api.writes();
+    ca.good().changed(&Key { namespace: "demo".into(), name }, Some("changed"));
+    let server = Server { namespace: "demo", name: "everything", uid: "0a1b" };
+    ca.ensure_server(server, now()).await.unwrap();
+    let writes = ["PATCH", "DELETE", "PATCH"].map(|verb| format!("{verb} {path}"));
+    assert_eq!(api.writes(), writes, "the first is refused");
+    assert!(api.get(&path).unwrap().get("immutable").is_none());
+    mounted(&api, &path);
+}

@@ -43,7 +43,8 @@ pub fn decide(server: &McpServer, valid: &ValidServer, ctx: &Context, now: Momen
     ctx.slots.with(|book| {
         let pods = pool_pods(&valid.namespace, &valid.key.uid, ctx, book);
         let claims = claims(&valid.namespace, server, ctx, book);
-        let observed = Observed { pods: &pods, claims: &claims, image: &ctx.settings.sidecar_image };
+        let image = ctx.settings.sidecar.mark();
+        let observed = Observed { pods: &pods, claims: &claims, image: &image };
         let plan = pool::plan(valid, &observed, now);
         plan.delete.iter().for_each(|pod| book.condemn(&pod.uid));
         plan
@@ -53,7 +54,7 @@ pub fn decide(server: &McpServer, valid: &ValidServer, ctx: &Context, now: Momen
 /// Does what was decided.
 pub async fn apply(valid: &ValidServer, plan: &Plan, ctx: &Context) -> Applied {
     let api: Api<Pod> = ctx.api(&valid.namespace);
-    let mut refused = recall(&api, valid, ctx).await;
+    let mut refused = recall(&valid.namespace, &valid.key.uid, ctx).await;
     // All at once: a plan holds a bounded number of each.
     let deleted = join_all(plan.delete.iter().map(|pod| delete(&api, pod, ctx))).await;
     let create_none = plan.create.is_empty()
@@ -65,7 +66,7 @@ pub async fn apply(valid: &ValidServer, plan: &Plan, ctx: &Context) -> Applied {
     let taken = created.iter().filter(|made| matches!(made, Ok(Made::Taken(_)))).count();
     if taken > 0 {
         created.retain(|made| !matches!(made, Ok(Made::Taken(_))));
-        let instead = plan.spare.iter().take(taken);
+        let instead = plan.alternatives.iter().take(taken);
         created.extend(join_all(instead.map(|name| create(&api, valid, name, ctx))).await);
     }
     let mut result: Result<(), Error> = deleted.into_iter().collect();
@@ -79,20 +80,22 @@ pub async fn apply(valid: &ValidServer, plan: &Plan, ctx: &Context) -> Applied {
     Applied { refused, result }
 }
 
-/// Looks for pods that left the cache though nobody saw them end, and takes them back; says of one that cannot be.
-async fn recall(api: &Api<Pod>, valid: &ValidServer, ctx: &Context) -> Option<Trouble> {
-    let mut trouble = None;
-    for (uid, name) in ctx.fleet.take_doubted(&valid.key.uid) {
-        match stray::look(api, &name, &uid).await {
+/// Looks for pods of a server that left the cache though nobody saw them end, and takes them back; says of one that cannot be.
+/// Nobody else writes to them: sessions only put them in doubt.
+pub async fn recall(namespace: &str, server_uid: &str, ctx: &Context) -> Option<Trouble> {
+    let (api, mut trouble) = (ctx.api::<Pod>(namespace), None);
+    for (uid, name) in ctx.fleet.take_doubted(server_uid) {
+        match stray::look(&api, &name, &uid).await {
             Ok(Found::Gone) => ctx.fleet.gone(&uid),
-            Ok(Found::Back) => {}
+            Ok(Found::Back) => ctx.fleet.found_stray(&uid, None),
             Ok(Found::Stray(why)) => {
                 trouble = Some(labels_lost(&name, &why));
-                ctx.fleet.put_in_doubt(&valid.key.uid, &uid, &name);
+                ctx.fleet.found_stray(&uid, Some(why));
+                ctx.fleet.put_in_doubt(server_uid, &uid, &name);
             }
             Err(error) => {
-                tracing::warn!(namespace = valid.namespace, %error, "cannot tell yet what became of a pod");
-                ctx.fleet.put_in_doubt(&valid.key.uid, &uid, &name);
+                tracing::warn!(namespace, %error, "cannot tell yet what became of a pod");
+                ctx.fleet.put_in_doubt(server_uid, &uid, &name);
             }
         }
     }
@@ -101,7 +104,7 @@ async fn recall(api: &Api<Pod>, valid: &ValidServer, ctx: &Context) -> Option<Tr
 
 /// Makes a pod.
 async fn create(api: &Api<Pod>, valid: &ValidServer, name: &str, ctx: &Context) -> Result<Made, Error> {
-    let pod = build::pod(valid, &ctx.settings.sidecar_image, name);
+    let pod = build::pod(valid, &ctx.settings.sidecar, name);
     match api.create(&PostParams::default(), &pod).await {
         Ok(_) => {
             tracing::info!(namespace = valid.namespace, server = valid.key.name, pod = name, "pod created");
@@ -178,7 +181,12 @@ mod tests {
     }
 
     fn own(valid: &ValidServer, name: &str) -> Value {
-        let mut pod = serde_json::to_value(build::pod(valid, "berth:1", name)).unwrap();
+        let mut pod = serde_json::to_value(build::pod(
+            valid,
+            &build::Sidecar { image: "berth:1".into(), ..build::Sidecar::default() },
+            name,
+        ))
+        .unwrap();
         pod["metadata"]["uid"] = "own".into();
         pod
     }
@@ -192,14 +200,14 @@ mod tests {
         let (_, applied) = pass(&ctx, &valid).await;
         assert!(applied.result.is_ok() && applied.refused.is_none(), "{:?}", applied.refused);
         assert_eq!(api.get(&path(&plan.create[0])).unwrap()["metadata"]["uid"], "foreign", "not touched");
-        assert!(api.get(&path(&plan.spare[0])).is_some());
+        assert!(api.get(&path(&plan.alternatives[0])).is_some());
 
-        api.put(&path(&plan.spare[0]), foreign(&plan.spare[0]));
+        api.put(&path(&plan.alternatives[0]), foreign(&plan.alternatives[0]));
         let (_, applied) = pass(&ctx, &valid).await;
         let trouble = applied.refused.unwrap();
         assert_eq!(trouble.reason, Reason::PodForbidden);
         assert!(
-            trouble.message.contains(&plan.spare[0]) && trouble.message.ends_with("delete it"),
+            trouble.message.contains(&plan.alternatives[0]) && trouble.message.ends_with("delete it"),
             "{trouble:?}"
         );
     }

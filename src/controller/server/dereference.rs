@@ -6,6 +6,7 @@ use crate::fleet::Reported;
 use crate::slots::Book;
 use berth_api::{AgentSession, AuthType, McpServer, label};
 use berth_plan::pod::{Life, PoolPod};
+use berth_plan::server::authorities::CaState;
 use berth_plan::server::credential::SecretState;
 use berth_plan::server::pool::Claim;
 use berth_plan::server::validate::secret_ref;
@@ -26,6 +27,14 @@ pub enum Error {
     Read {
         /// Name of the Secret.
         secret: String,
+        /// Why.
+        source: Box<kube::Error>,
+    },
+    /// The API server did not tell of a ConfigMap.
+    #[error("failed to read configmap {config_map:?}: {}", api_error::text(source))]
+    ReadConfigMap {
+        /// Name of the ConfigMap.
+        config_map: String,
         /// Why.
         source: Box<kube::Error>,
     },
@@ -159,7 +168,7 @@ fn has_credential(session: &AgentSession, server: &McpServer, ctx: &Context) -> 
         let secret = validate::secret_ref(server, binding)
             .and_then(|named| ctx.stores.secrets.get(&ObjectRef::new(&named.name).within(&namespace)));
         let state = secret.as_deref().map_or(SecretState::Missing, SecretState::Present);
-        let judged = validate::binding(session, (index, binding), Some((server, state)));
+        let judged = validate::binding(session, (index, binding), Some((server, state, CaState::Missing)));
         judged.is_ok_and(|judged| judged.headers.is_ok())
     })
 }

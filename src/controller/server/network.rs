@@ -114,13 +114,14 @@ mod tests {
     use crate::fixture;
     use crate::found_good::TRUST;
     use crate::memory_api::MemoryApi;
+    use berth_plan::server::authorities::CaState;
     use berth_plan::server::validate::{SecretState, validate};
     use serde_json::json;
 
     const NOW: Moment = Moment(1_800_000_000_000);
 
     fn server() -> ValidServer {
-        validate(&fixture::server("everything", &json!({})), SecretState::Missing).unwrap()
+        validate(&fixture::server("everything", &json!({})), SecretState::Missing, CaState::Missing).unwrap()
     }
 
     fn callers(part: &str) -> Callers {

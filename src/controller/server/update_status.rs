@@ -43,7 +43,8 @@ async fn write(
 ) -> Result<(), status::Error> {
     let namespace = server.namespace().unwrap_or_default();
     let pods = ctx.slots.with(|book| pool_pods(&namespace, &server.uid().unwrap_or_default(), ctx, book));
-    let found = Found { server: valid, pods: &pods, waiting, refused, image: &ctx.settings.sidecar_image };
+    let image = ctx.settings.sidecar.mark();
+    let found = Found { server: valid, pods: &pods, waiting, refused, image: &image };
     let wanted = server_status(server, &found, now);
     status::update(&ctx.api::<McpServer>(&namespace), server, server.status.as_ref(), &wanted).await
 }

@@ -2,6 +2,7 @@
 
 use crate::context::Context;
 use crate::controller::server::pool_pods;
+use crate::controller::session::strays::Stray;
 use crate::fleet::ControlError;
 use crate::slots::{Book, Promise};
 use berth_api::{AgentSession, McpServer};
@@ -12,7 +13,7 @@ use berth_plan::session::place::{self, Decision, Observed, Wait};
 use berth_plan::session::status::{Outcome, silent};
 use berth_plan::session::validate::Binding;
 use berth_plan::time::Moment;
-use berth_wire::{EndPhase, RefusalReason, SessionReport, SessionSpec};
+use berth_wire::{EndPhase, RefusalReason, ScopeKey, SessionReport, SessionSpec};
 use kube::ResourceExt;
 use std::time::Duration;
 
@@ -29,6 +30,8 @@ pub struct Binder<'a> {
     pub uid: String,
     /// The server.
     pub server: &'a ValidServer,
+    /// Pods that hold the session, exist and are not in the cache.
+    pub strays: &'a [Stray],
     /// What the operator has at hand.
     pub ctx: &'a Context,
     /// Now.
@@ -47,6 +50,7 @@ enum Placed {
 pub async fn bind(
     session: &AgentSession,
     binding: Result<Binding, Outcome>,
+    strays: &[Stray],
     ctx: &Context,
     now: Moment,
 ) -> Outcome {
@@ -58,11 +62,15 @@ pub async fn bind(
         }
     };
     let server = &binding.server;
-    let binder = Binder { session, uid: session.uid().unwrap_or_default(), server, ctx, now };
-    match binding.headers {
-        Ok(headers) => binder.place(&build::spec(session, server, &headers)).await,
-        Err(refusal) => binder.withhold(refusal).await,
-    }
+    let binder = Binder { session, uid: session.uid().unwrap_or_default(), server, strays, ctx, now };
+    let outcome = match (binding.headers, binding.tls) {
+        (Ok(headers), Ok(tls)) => {
+            let access = build::Access { headers, tls, scope_key: binder.scope_key() };
+            binder.place(&build::spec(session, server, access)).await
+        }
+        (Err(refusal), _) | (_, Err(refusal)) => binder.withhold(refusal).await,
+    };
+    strays.iter().fold(outcome, |outcome, stray| stray.noted(outcome))
 }
 
 /// Takes back that slots are confirmed at servers which are gone, or going: gateways are told of them no more, before the last
@@ -140,9 +148,14 @@ impl Binder<'_> {
         let reports: Vec<(String, SessionReport)> =
             ctx.fleet.reports_of(uid).into_iter().map(|reported| (reported.pod, reported.report)).collect();
         ctx.slots.with(|book| {
-            let pods = pool_pods(&server.namespace, &server.key.uid, ctx, book);
+            let mut pods = pool_pods(&server.namespace, &server.key.uid, ctx, book);
+            let strays = self.strays.iter().filter(|stray| stray.server_uid == server.key.uid);
+            let strays: Vec<_> =
+                strays.filter(|stray| pods.iter().all(|pod| pod.uid != stray.pod.uid)).collect();
+            pods.extend(strays.into_iter().map(|stray| stray.pod.clone()));
             let promise = book.promise_of(uid, &server.key.uid).cloned();
             let counts = |pod: &str| pods.iter().any(|held| held.uid == pod && held.is_alive());
+            let image = ctx.settings.sidecar.mark();
             let of_subject = book.of_subject(&server.key.uid, &self.session.spec.subject, uid, counts);
             let observed = Observed {
                 session: uid,
@@ -152,7 +165,7 @@ impl Binder<'_> {
                 refused_by,
                 held: place::held_by_others(uid, &pods),
                 held_by_subject: u32::try_from(of_subject).unwrap_or(u32::MAX),
-                image: &ctx.settings.sidecar_image,
+                image: &image,
             };
             step(book, &observed, promise.clone())
         })
@@ -245,6 +258,11 @@ impl Binder<'_> {
         Outcome::Invalid { server: self.server.key.name.clone(), error }
     }
 
+    /// The key that seals the session ids of the session's clients at the server.
+    pub fn scope_key(&self) -> ScopeKey {
+        self.ctx.ca.scope_key(&self.uid, &self.server.key.uid)
+    }
+
     /// Takes the promise back.
     pub fn release(&self) {
         self.ctx.slots.with(|book| book.release(&self.uid, &self.server.key.uid));
@@ -277,7 +295,7 @@ pub mod tests {
     }
 
     fn open(server: &ValidServer) -> Binding {
-        Binding { server: server.clone(), headers: Ok(vec![]) }
+        Binding { server: server.clone(), headers: Ok(vec![]), tls: Ok(None) }
     }
 
     #[tokio::test]
@@ -295,12 +313,12 @@ pub mod tests {
             let (mut ctx, _stand, server) = stage(address).await;
             ctx.stores.servers = fixture::store_of(servers);
             let session = fixture::deleted_session(&json!({}));
-            let held = bind(&session, Ok(open(&server)), &ctx, ctx.clock.now()).await;
+            let held = bind(&session, Ok(open(&server)), &[], &ctx, ctx.clock.now()).await;
             assert!(matches!(held, Outcome::Held { .. }), "{held:?}");
             assert_eq!(ctx.slots.confirmed("77-session").len(), 1);
             let refusal = Refusal::ServerNotFound { server: "everything".into(), namespace: "demo".into() };
             let refused = Outcome::Refused(refusal);
-            assert_eq!(bind(&session, Err(refused.clone()), &ctx, ctx.clock.now()).await, refused);
+            assert_eq!(bind(&session, Err(refused.clone()), &[], &ctx, ctx.clock.now()).await, refused);
             assert_eq!(ctx.slots.confirmed("77-session").len(), confirmed, "{address}");
             assert_eq!(ctx.slots.promises_of("77-session").len(), 1, "an end asks that pod");
         }
@@ -311,7 +329,7 @@ pub mod tests {
         let (ctx, _stand, server) = stage("127.0.79.14").await;
         let mut session = fixture::deleted_session(&json!({}));
         session.metadata.uid = Some("old-term".into());
-        let outcome = bind(&session, Ok(open(&server)), &ctx, ctx.clock.now()).await;
+        let outcome = bind(&session, Ok(open(&server)), &[], &ctx, ctx.clock.now()).await;
         assert!(matches!(outcome, Outcome::Waiting(Wait::NoSlot { .. })), "{outcome:?}");
         assert_eq!(ctx.slots.promises_of("old-term"), []);
         let pod =
@@ -319,7 +337,7 @@ pub mod tests {
         let status = json!({"servers": [{"name": "everything", "state": "Bound", "podRef": pod}]});
         session.status = serde_json::from_value(status).unwrap();
         ctx.slots.with(|book| book.promise("old-term", "server", "pod"));
-        let outcome = bind(&session, Ok(open(&server)), &ctx, ctx.clock.now()).await;
+        let outcome = bind(&session, Ok(open(&server)), &[], &ctx, ctx.clock.now()).await;
         let Outcome::Held { note: Some(note), .. } = outcome else { panic!("{outcome:?}") };
         assert!(note.ends_with("delete pod \"everything-x-0\""), "{note}");
         let trouble = ctx.slots.with(|book| pool_pods("demo", "server", &ctx, book)[0].trouble.clone());
@@ -332,7 +350,7 @@ pub mod tests {
         let mut session = fixture::deleted_session(&json!({}));
         session.metadata.uid = Some("invalid".into());
         for _ in 0..2 {
-            let outcome = bind(&session, Ok(open(&server)), &ctx, ctx.clock.now()).await;
+            let outcome = bind(&session, Ok(open(&server)), &[], &ctx, ctx.clock.now()).await;
             let error = "the upstream's url cannot be used".to_owned();
             assert_eq!(outcome, Outcome::Invalid { server: "everything".into(), error });
             assert_eq!(ctx.slots.promised_to("server", "pod"), Vec::<String>::new());
@@ -346,7 +364,7 @@ pub mod tests {
         session.metadata.uid = Some("one-too-many".into());
         let free = || ctx.slots.with(|book| pool_pods("demo", "server", &ctx, book)[0].free());
         assert_eq!(free(), 1);
-        let outcome = bind(&session, Ok(open(&server)), &ctx, ctx.clock.now()).await;
+        let outcome = bind(&session, Ok(open(&server)), &[], &ctx, ctx.clock.now()).await;
         assert!(matches!(outcome, Outcome::Waiting(Wait::NoSlot { .. })), "{outcome:?}");
         assert_eq!(free(), 0);
         assert!(ctx.fleet.occupancy("pod", vec![]).used);

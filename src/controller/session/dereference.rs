@@ -1,8 +1,9 @@
 //! Reads what an `AgentSession` names: its servers and their credentials, each binding judged on its own.
 
 use crate::context::Context;
+use crate::controller::server::authorities::{self, Age, FoundCa};
 use crate::controller::server::{Found, SecretError, named_secret};
-use berth_api::{AgentSession, ServerBinding};
+use berth_api::{AgentSession, BindingState, ServerBinding};
 use berth_plan::session::status::Outcome;
 use berth_plan::session::validate::{Binding, binding, secret_ref};
 use futures::future::join_all;
@@ -31,14 +32,25 @@ async fn judge(
         },
         None => Found::Missing,
     };
-    let found = server.as_deref().map(|server| (server, secret.state()));
+    let ca = match server.as_deref() {
+        Some(server) => match authorities::find(server, Age::Recent, ctx).await {
+            Err(SecretError::Behind { .. }) if has_slot(session, named.1) => {
+                FoundCa::Secret(Found::Unlabelled)
+            }
+            found => found.map_err(|error| Outcome::Unconfirmed { error: error.to_string() })?,
+        },
+        None => FoundCa::Missing,
+    };
+    let found = server.as_deref().map(|server| (server, secret.state(), ca.state()));
     binding(session, named, found).map_err(Outcome::Refused)
 }
 
 /// Whether status says that the session has a slot for `binding`.
 fn has_slot(session: &AgentSession, binding: &ServerBinding) -> bool {
     let mut servers = session.status.iter().flat_map(|status| &status.servers);
-    servers.any(|server| server.name == binding.name && server.pod_ref.is_some())
+    servers.any(|server| {
+        server.name == binding.name && server.state != BindingState::Pending && server.pod_ref.is_some()
+    })
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@
 
 use crate::api_error;
 use crate::context::Context;
+use crate::controller::look_again;
+use crate::controller::session::strays::Stray;
 use crate::controller::session::{Error, finalizer, holdings, strays, update_status};
 use crate::event;
 use berth_api::{AgentSession, McpServer, Timeouts};
@@ -54,12 +56,12 @@ pub async fn end(session: &AgentSession, ctx: &Context) -> Result<Action, Error>
         return Ok(Action::await_change());
     }
     let ending = ending(session, ctx);
-    let strays = strays::look(session, ctx).await?;
-    if strays.are_coming_back && ctx.clock.now() < ending.bound() {
-        return Ok(finalizer::look_again());
+    let strays = strays::look(session, ctx).await;
+    if strays.iter().any(Stray::is_coming_back) && ctx.clock.now() < ending.bound() {
+        return Ok(look_again());
     }
     let request = build::end_request(ending.drain, ending.close, WAIT);
-    let mut holdings = holdings::holdings(session, &strays.uids, ctx);
+    let mut holdings = holdings::holdings(session, &strays, ctx);
     let mut told: Option<Report> = None;
     loop {
         let now = ctx.clock.now();
@@ -89,7 +91,7 @@ pub async fn end(session: &AgentSession, ctx: &Context) -> Result<Action, Error>
 /// Drops the finalizer; whoever's patch did it counts the end.
 async fn done(session: &AgentSession, told: Option<Report>, ctx: &Context) -> Result<Action, Error> {
     if !finalizer::remove(session, ctx).await? {
-        return Ok(finalizer::look_again());
+        return Ok(look_again());
     }
     if let Some(report) = told {
         ctx.metrics.ended(report.reason, report.is_complete());
@@ -140,11 +142,13 @@ fn timeouts<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::controller::session::reconcile;
     use crate::fixture::{Seen, context, deleted_session, failure, store_of};
     use crate::fleet::stand::{Stand, pod, report, until};
-    use berth_wire::SessionState;
+    use berth_wire::{EndPhase, EndReport, Outcome, SessionReport, SessionState, WatchLine};
     use http::Method;
     use serde_json::{Value, json};
+    use std::sync::Arc;
 
     const EVENT: &str = "POST /apis/events.k8s.io/v1/namespaces/demo/events";
     const FINALIZER: &str = "PATCH /apis/berth.dev/v1alpha1/namespaces/demo/agentsessions/chat";
@@ -190,6 +194,44 @@ mod tests {
             note.contains("Completed") && note.contains("everything-x-0") && note.contains("the pod is gone"),
             "{note}"
         );
+    }
+
+    #[tokio::test]
+    async fn a_session_whose_server_went_first_is_told_as_released_only_if_its_pod_has_said_so() {
+        let over = EndReport {
+            phase: EndPhase::Ended,
+            drain: Outcome::Confirmed,
+            close: Outcome::Confirmed,
+            remove: Outcome::Confirmed,
+        };
+        for (address, said) in [("127.0.79.20", true), ("127.0.79.21", false)] {
+            let (ctx, log) = context(all_is_well).await;
+            let stand = Stand::start(&ctx.ca, address, vec![report("77-session", SessionState::Idle)]).await;
+            ctx.fleet.follow(&pod(address));
+            until("synced", || ctx.fleet.is_synced("pod")).await;
+            let held =
+                json!({"name": "everything-x-0", "uid": "pod", "address": address, "serverUid": "server"});
+            let bound = json!({"servers": [{"name": "everything", "state": "Bound", "podRef": held}]});
+            let deleted = deleted_session(&bound);
+            let mut session = deleted.clone();
+            (session.metadata.deletion_timestamp, session.spec.end) = (None, None);
+            ctx.slots.know(&session);
+            if said {
+                let ended = SessionReport { end: Some(over), ..report("77-session", SessionState::Ended) };
+                stand.say(&WatchLine::Session(ended));
+                until("said", || ctx.fleet.reports_of("77-session")[0].report.end.is_some()).await;
+            }
+            // The pod goes with its server.
+            ctx.fleet.gone("pod");
+            reconcile(Arc::new(session), &ctx).await.unwrap();
+            let status = log.take().pop().unwrap().body[1]["value"].clone();
+            let entry = &status["servers"][0];
+            assert_eq!((&entry["reason"], &entry["podRef"]), (&json!("RefNotFound"), &held));
+            let session = AgentSession { status: serde_json::from_value(status).unwrap(), ..deleted };
+            end(&session, &ctx).await.unwrap();
+            let event = &log.take()[0].body;
+            assert_eq!(event["type"], if said { "Normal" } else { "Warning" }, "{event}");
+        }
     }
 
     #[tokio::test]

@@ -7,11 +7,9 @@ use crate::api_error;
 use crate::context::Context;
 use berth_api::{AgentSession, label::SESSION_FINALIZER};
 use kube::api::{Patch, PatchParams};
-use kube::runtime::controller::Action;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The finalizer could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -20,11 +18,6 @@ pub struct Error {
     verb: &'static str,
     session: String,
     source: Box<kube::Error>,
-}
-
-/// The look after a patch that came too late.
-pub fn look_again() -> Action {
-    Action::requeue(Duration::from_millis(500))
 }
 
 /// The session with its finalizer; nothing when this process saw an old version of it. After a patch it is the live object,

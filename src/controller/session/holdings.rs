@@ -1,6 +1,7 @@
 //! The pods that hold a session, or held it, and the request to end it there.
 
 use crate::context::Context;
+use crate::controller::session::strays::Stray;
 use crate::watch::routes;
 use berth_api::AgentSession;
 use berth_plan::end::{self, Holding, Known, State};
@@ -11,8 +12,8 @@ use kube::ResourceExt;
 use std::sync::Arc;
 
 /// Every pod that holds the session or held it: what status says, what this process promised, what sidecars report. A crash
-/// between a PUT and the status write loses none of them. `strays` are UIDs of pods that exist and are not in the cache.
-pub fn holdings(session: &AgentSession, strays: &[String], ctx: &Context) -> Vec<Holding> {
+/// between a PUT and the status write loses none of them. `strays` are pods that exist and are not in the cache.
+pub fn holdings(session: &AgentSession, strays: &[Stray], ctx: &Context) -> Vec<Holding> {
     let uid = session.uid().unwrap_or_default();
     let mut holdings: Vec<Holding> = Vec::new();
     let mut add = |server: String, pod: String, pod_uid: String, taken: bool| {
@@ -41,7 +42,7 @@ pub fn holdings(session: &AgentSession, strays: &[String], ctx: &Context) -> Vec
         let pod = pod_of(&holding.pod_uid, ctx);
         let known = match pod.as_deref() {
             Some(pod) => Known::Pod(pod),
-            None if strays.contains(&holding.pod_uid) => {
+            None if strays.iter().any(|stray| stray.pod.uid == holding.pod_uid) => {
                 Known::Stray { reachable: ctx.fleet.is_reachable(&holding.pod_uid) }
             }
             None => Known::Gone,

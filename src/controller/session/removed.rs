@@ -1,17 +1,18 @@
 //! Ends a session that lives at the servers which were taken out of its spec.
 
 use crate::context::Context;
+use crate::controller::session::strays::Stray;
 use crate::controller::session::{end, holdings};
 use berth_api::AgentSession;
-use berth_plan::end::{Holding, unasked};
+use berth_plan::end::{Holding, State, unasked};
 use berth_plan::session::build;
 use berth_plan::session::removed::removed;
 use kube::ResourceExt;
 
 /// Asks every sidecar that holds the session for a server which its spec does not name to end it, and gives back the slots of
 /// those where it is over. What is returned is left.
-pub async fn leave(session: &AgentSession, ctx: &Context) -> Vec<Holding> {
-    let mut held = removed(session, holdings::holdings(session, &[], ctx));
+pub async fn leave(session: &AgentSession, strays: &[Stray], ctx: &Context) -> Vec<Holding> {
+    let mut held = removed(session, holdings::holdings(session, strays, ctx));
     if held.is_empty() {
         return held;
     }
@@ -19,6 +20,10 @@ pub async fn leave(session: &AgentSession, ctx: &Context) -> Vec<Holding> {
     let request = build::end_request(drain, close, end::WAIT);
     let asked = unasked(&held);
     holdings::close(session, request, &mut held, &asked, ctx).await;
+    // One that is out of reach now may be back later, or gone.
+    for holding in held.iter_mut().filter(|holding| holding.state == State::Stray) {
+        holding.state = State::Silent;
+    }
     release(session, &held, ctx);
     held.retain(|holding| !holding.is_over());
     held
@@ -38,7 +43,7 @@ fn release(session: &AgentSession, held: &[Holding], ctx: &Context) {
 mod tests {
     use super::*;
     use crate::controller::session::reconcile;
-    use crate::fixture::{Seen, context, deleted_session, store_of};
+    use crate::fixture::{Seen, context, deleted_session, failure, store_of};
     use crate::fleet::stand::{Stand, pod, until};
     use serde_json::{Value, json};
     use std::sync::Arc;
@@ -72,6 +77,17 @@ mod tests {
         assert_eq!(ctx.slots.promised_to("server", "pod"), Vec::<String>::new());
         let servers = &log.take()[0].body[1]["value"]["servers"];
         assert_eq!((servers[0]["name"].as_str(), servers.as_array().unwrap().len()), (Some("other"), 1));
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_is_out_of_reach_is_not_taken_for_left() {
+        let out_of_reach = |seen: &Seen| {
+            if seen.path.contains("/pods/") { failure(403, "Forbidden", "no") } else { accepts(seen) }
+        };
+        let (ctx, log) = context(out_of_reach).await;
+        reconcile(Arc::new(session()), &ctx).await.unwrap();
+        let servers = &log.take().pop().unwrap().body[1]["value"]["servers"];
+        assert_eq!((&servers[1]["state"], &servers[1]["podRef"]["uid"]), (&json!("Ending"), &json!("pod")));
     }
 
     #[tokio::test]

@@ -22,7 +22,7 @@ impl Binder<'_> {
             Some((pod.clone(), report, promise.and_then(|promise| promise.sent)))
         });
         let Some((pod, report, sent)) = held else { return Outcome::Refused(refusal) };
-        let spec = build::withheld(self.session, self.server, &pod.revision, &refusal);
+        let spec = build::withheld(self.session, self.server, &pod.revision, &refusal, self.scope_key());
         if !build::is_to_be_sent(&spec, &pod.revision, report.as_ref(), sent.as_deref()) {
             return Outcome::withheld(self.server, &pod, refusal, true);
         }
@@ -59,12 +59,12 @@ mod tests {
     }
 
     fn without(server: &ValidServer) -> Binding {
-        Binding { server: server.clone(), headers: Err(refusal()) }
+        Binding { server: server.clone(), headers: Err(refusal()), tls: Ok(None) }
     }
 
     fn with(server: &ValidServer, value: &str) -> Binding {
         let header = Header { name: "Authorization".into(), value: value.into() };
-        Binding { server: server.clone(), headers: Ok(vec![header]) }
+        Binding { server: server.clone(), headers: Ok(vec![header]), tls: Ok(None) }
     }
 
     fn session(uid: &str) -> AgentSession {
@@ -92,7 +92,7 @@ mod tests {
     async fn a_slot_stays_and_its_sidecar_is_told_once_when_the_credential_goes_and_when_it_is_back() {
         let (ctx, stand, server) = stage("127.0.81.1").await;
         let session = session("77-session");
-        let look = |binding| bind(&session, Ok(binding), &ctx, ctx.clock.now());
+        let look = |binding| bind(&session, Ok(binding), &[], &ctx, ctx.clock.now());
         for value in ["Bearer first", "Bearer second"] {
             for again in [false, true] {
                 let outcome = look(with(&server, value)).await;
@@ -123,7 +123,7 @@ mod tests {
         ctx.stores.pods = store_of(vec![older]);
         ctx.slots.with(|book| book.promise("77-session", "server", "pod"));
         let session = session("77-session");
-        assert_eq!(told(&bind(&session, Ok(without(&server)), &ctx, ctx.clock.now()).await), Some(true));
+        assert_eq!(told(&bind(&session, Ok(without(&server)), &[], &ctx, ctx.clock.now()).await), Some(true));
         assert_eq!(stand.specs().len(), 1);
         let failure = Some(Failure::RefNotPermitted);
         stand.say(&WatchLine::Session(SessionReport {
@@ -133,7 +133,7 @@ mod tests {
         let said = || ctx.fleet.reports_of("77-session").iter().any(|said| said.report.failure == failure);
         until("reported", said).await;
 
-        let outcome = bind(&session, Ok(with(&server, "Bearer second")), &ctx, ctx.clock.now()).await;
+        let outcome = bind(&session, Ok(with(&server, "Bearer second")), &[], &ctx, ctx.clock.now()).await;
         assert!(matches!(outcome, Outcome::Waiting(Wait::NoSlot { .. })), "{outcome:?}");
         let ended: Vec<String> = stand.ended().into_iter().map(|(uid, _)| uid).collect();
         assert_eq!((ended, stand.specs().len()), (vec!["77-session".to_owned()], 0));
@@ -141,9 +141,25 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn without_the_authorities_of_its_server_a_session_is_as_without_a_credential() {
+        let (ctx, stand, server) = stage("127.0.81.5").await;
+        let session = session("77-session");
+        let look = |binding| bind(&session, Ok(binding), &[], &ctx, ctx.clock.now());
+        let outcome = look(with(&server, "Bearer first")).await;
+        assert!(matches!(outcome, Outcome::Held { .. }), "{outcome:?}");
+        let first = stand.specs().remove(0);
+        assert_eq!(first.scope_key, Some(ctx.ca.scope_key("77-session", "server")));
+        let lost = Binding { tls: Err(refusal()), ..with(&server, "Bearer first") };
+        assert_eq!(told(&look(lost).await), Some(true));
+        let sent = stand.specs().remove(0);
+        assert!(sent.upstream.headers.is_empty() && sent.upstream.withheld.is_some());
+        assert_eq!(sent.scope_key, first.scope_key, "clients keep their ids");
+    }
+
+    #[tokio::test]
     async fn a_session_without_a_slot_takes_none() {
         let (ctx, stand, server) = stage("127.0.81.2").await;
-        let outcome = bind(&session("77-session"), Ok(without(&server)), &ctx, ctx.clock.now()).await;
+        let outcome = bind(&session("77-session"), Ok(without(&server)), &[], &ctx, ctx.clock.now()).await;
         assert_eq!(told(&outcome), None);
         assert!(stand.held().is_empty() && ctx.slots.promised_to("server", "pod").is_empty());
     }
@@ -153,16 +169,19 @@ mod tests {
         let (ctx, stand, server) = stage("127.0.81.3").await;
         let refused = session("one-too-many");
         ctx.slots.with(|book| book.promise("one-too-many", "server", "pod"));
-        assert_eq!(told(&bind(&refused, Ok(without(&server)), &ctx, ctx.clock.now()).await), None);
+        assert_eq!(told(&bind(&refused, Ok(without(&server)), &[], &ctx, ctx.clock.now()).await), None);
         assert!(ctx.slots.promised_to("server", "pod").is_empty());
 
         let held = session("77-session");
-        bind(&held, Ok(with(&server, "Bearer first")), &ctx, ctx.clock.now()).await;
+        bind(&held, Ok(with(&server, "Bearer first")), &[], &ctx, ctx.clock.now()).await;
         stand.cancel.cancel();
         stand.lines.send("end".into()).unwrap();
         until("lost", || !ctx.fleet.is_synced("pod")).await;
         for _ in 0..2 {
-            assert_eq!(told(&bind(&held, Ok(without(&server)), &ctx, ctx.clock.now()).await), Some(false));
+            assert_eq!(
+                told(&bind(&held, Ok(without(&server)), &[], &ctx, ctx.clock.now()).await),
+                Some(false)
+            );
         }
         assert_eq!(ctx.slots.promised_to("server", "pod"), ["77-session"]);
     }

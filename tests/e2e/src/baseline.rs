@@ -31,6 +31,13 @@ pub async fn wait_for_baseline(namespace: &TestNamespace, living: usize) {
     .await;
 }
 
+/// Ends a session, after which the gauges count nothing.
+pub async fn ends_and_leaves_nothing(namespace: &TestNamespace, session: &str) {
+    let made = namespace.api::<AgentSession>().get(session).await.unwrap();
+    namespace.end(&made, Duration::from_mins(1)).await;
+    wait_for_baseline(namespace, 0).await;
+}
+
 fn number(count: usize) -> f64 {
     f64::from(u32::try_from(count).expect("a count of tests is small"))
 }

@@ -16,9 +16,11 @@
 
 mod baseline;
 pub mod conformance;
+mod cutter;
 mod inside;
 mod kubectl;
 mod late;
+mod live;
 mod mcp;
 mod metrics;
 mod namespace;
@@ -33,10 +35,12 @@ mod wait;
 mod way;
 mod writes;
 
-pub use baseline::wait_for_baseline;
+pub use baseline::{ends_and_leaves_nothing, wait_for_baseline};
+pub use cutter::Cutter;
 pub use kubectl::{Printed, kubectl};
 pub use late::{LateOperator, LateOperators};
-pub use mcp::{Answer, McpClient, gateway_url, post, try_post};
+pub use live::Live;
+pub use mcp::{Answer, McpClient, gateway_url, initialize, post, tool_call, tool_call_with, try_post};
 pub use metrics::{Metrics, pod_metrics, system_metrics};
 pub use namespace::{TestNamespace, in_namespace, system_namespace};
 pub use operator::{
@@ -44,8 +48,8 @@ pub use operator::{
 };
 pub use probe::{Books, Probe};
 pub use process::{Process, kill};
-pub use scale::{figure, rounds, seed};
-pub use session::{POOL, mcp_server, session, subject_of, used_session, wait_until_ready};
+pub use scale::{Dice, figure, rounds, seed};
+pub use session::{POOL, mcp_server, session, sidecar, sidecars, subject_of, used_session, wait_until_ready};
 pub use tls::Holder;
 pub use user::token_of_user;
 pub use wait::eventually;

@@ -1,7 +1,9 @@
 //! A raw MCP client: it sends exactly what a test says and keeps exactly what came back.
 
+use crate::Live;
 use bytes::Bytes;
-use http::{HeaderMap, Request, StatusCode};
+use http::request::Builder;
+use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -72,7 +74,16 @@ pub async fn try_post(url: &str, headers: &[(&str, &str)], body: &Value) -> Resu
 
 /// A connection of its own for each request; an error when it broke before the answer was whole.
 async fn send(request: Request<Full<Bytes>>) -> Result<Answer, String> {
-    let client: Client<HttpConnector, Full<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
+    send_by(&http_client(), request).await
+}
+
+type HttpClient = Client<HttpConnector, Full<Bytes>>;
+
+fn http_client() -> HttpClient {
+    Client::builder(TokioExecutor::new()).build_http()
+}
+
+async fn send_by(client: &HttpClient, request: Request<Full<Bytes>>) -> Result<Answer, String> {
     let whole = async {
         let answer = client.request(request).await.map_err(|error| error.to_string())?;
         let (head, body) = answer.into_parts();
@@ -83,10 +94,13 @@ async fn send(request: Request<Full<Bytes>>) -> Result<Answer, String> {
 }
 
 /// One client of one session's server: a URL, a token and, after `initialize`, an MCP session.
+#[derive(Clone)]
 pub struct McpClient {
     url: String,
     token: String,
     mcp_session: Option<String>,
+    /// Set, its connections are used again; else each request has its own.
+    http: Option<HttpClient>,
 }
 
 impl McpClient {
@@ -96,27 +110,59 @@ impl McpClient {
             url: format!("{}/{namespace}/{session}/{server}/mcp", gateway_url()),
             token: token.to_owned(),
             mcp_session: None,
+            http: None,
         }
+    }
+
+    /// The same, with connections that are kept, as most clients do.
+    #[must_use]
+    pub fn keeping_connections(self) -> Self {
+        Self { http: Some(http_client()), ..self }
+    }
+
+    /// The same by way of another address that leads to the gateway.
+    #[must_use]
+    pub fn by_way_of(self, base: &str) -> Self {
+        Self { url: self.url.replacen(&gateway_url(), base, 1), ..self }
     }
 
     /// Sends `initialize` and `notifications/initialized`; gives the result of the first.
     pub async fn initialize(&mut self) -> Value {
-        let params = json!({
-            "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "berth-e2e", "version": "1"},
-        });
-        let answer = self.send(&request(&json!(0), "initialize", &params)).await;
+        self.initialize_with(&json!({})).await
+    }
+
+    /// The same for a client that declares these capabilities.
+    pub async fn initialize_with(&mut self, capabilities: &Value) -> Value {
+        let answer = self.try_initialize(capabilities).await;
+        answer.get("result").unwrap_or_else(|| panic!("initialize fails: {answer}")).clone()
+    }
+
+    /// The same where the upstream may not be had: gives the whole JSON-RPC answer.
+    pub async fn try_initialize(&mut self, capabilities: &Value) -> Value {
+        self.mcp_session = None;
+        let answer = self.send(&initialize(capabilities)).await;
         assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
-        let session = answer.headers.get("mcp-session-id").expect("initialize gives a session id");
-        self.mcp_session = Some(session.to_str().unwrap().to_owned());
-        let initialized = self.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await;
-        assert_eq!(initialized.status, StatusCode::ACCEPTED, "{initialized:?}");
-        answer.answer_to(&json!(0))["result"].clone()
+        let message = answer.answer_to(&json!(0));
+        if message.get("result").is_some() {
+            let session = answer.headers.get("mcp-session-id").expect("initialize gives a session id");
+            self.mcp_session = Some(session.to_str().unwrap().to_owned());
+            let initialized =
+                self.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await;
+            assert_eq!(initialized.status, StatusCode::ACCEPTED, "{initialized:?}");
+        }
+        message
+    }
+
+    /// Sends a request and gives the whole JSON-RPC answer.
+    pub async fn request(&self, id: &Value, method: &str, params: &Value) -> Value {
+        let answer = self.send(&request(id, method, params)).await;
+        assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+        answer.answer_to(id)
     }
 
     /// Calls a tool under a given JSON-RPC id and gives the whole JSON-RPC answer.
     pub async fn call_as(&self, id: &Value, tool: &str, arguments: Value) -> Value {
-        let answer =
-            self.send(&request(id, "tools/call", &json!({"name": tool, "arguments": arguments}))).await;
+        let answer = self.send(&tool_call(id, tool, arguments)).await;
         assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
         answer.answer_to(id)
     }
@@ -130,8 +176,7 @@ impl McpClient {
 
     /// Calls a tool where the connection may break: an error then, whatever an answer says is a matter of the test.
     pub async fn try_call(&self, tool: &str, arguments: Value) -> Result<Answer, String> {
-        let call = request(&json!(1), "tools/call", &json!({"name": tool, "arguments": arguments}));
-        self.try_send(&call).await
+        self.try_send(&tool_call(&json!(1), tool, arguments)).await
     }
 
     /// Sends one message with this client's token and MCP session.
@@ -139,15 +184,66 @@ impl McpClient {
         self.try_send(message).await.expect("the gateway answers, and its body comes whole")
     }
 
-    async fn try_send(&self, message: &Value) -> Result<Answer, String> {
-        let bearer = format!("Bearer {}", self.token);
-        let mut headers = vec![("authorization", bearer.as_str())];
-        if let Some(session) = &self.mcp_session {
-            headers.push(("mcp-session-id", session));
-            headers.push(("mcp-protocol-version", "2025-11-25"));
+    /// The same where the connection may break.
+    pub async fn try_send(&self, message: &Value) -> Result<Answer, String> {
+        let request = self.head(Method::POST).body(Full::from(serde_json::to_vec(message).unwrap())).unwrap();
+        match &self.http {
+            Some(http) => send_by(http, request).await,
+            None => send(request).await,
         }
-        try_post(&self.url, &headers, message).await
     }
+
+    /// Sends one message; its answer is read as it comes.
+    pub async fn begin(&self, message: &Value) -> Live {
+        let body = serde_json::to_vec(message).unwrap();
+        Live::open(self.head(Method::POST), body).await.expect("the gateway answers")
+    }
+
+    /// Asks for the stream of what the server says outside of calls.
+    pub async fn listen(&self) -> Live {
+        Live::open(self.head(Method::GET), Vec::new()).await.expect("the gateway answers")
+    }
+
+    /// Ends the MCP session.
+    pub async fn delete(&self) -> Answer {
+        let request = self.head(Method::DELETE).body(Full::default()).unwrap();
+        send(request).await.expect("the gateway answers, and its body comes whole")
+    }
+
+    fn head(&self, method: Method) -> Builder {
+        let accept = match method {
+            Method::GET => "text/event-stream",
+            _ => "application/json, text/event-stream",
+        };
+        let mut head = Request::builder().method(method).uri(&self.url).header("accept", accept);
+        head = head.header("content-type", "application/json");
+        head = head.header("authorization", format!("Bearer {}", self.token));
+        if let Some(session) = &self.mcp_session {
+            head = head.header("mcp-session-id", session).header("mcp-protocol-version", "2025-11-25");
+        }
+        head
+    }
+}
+
+/// An `initialize` request, of id 0.
+pub fn initialize(capabilities: &Value) -> Value {
+    let client = json!({"name": "berth-e2e", "version": "1"});
+    let params = json!({"protocolVersion": "2025-11-25", "capabilities": capabilities, "clientInfo": client});
+    request(&json!(0), "initialize", &params)
+}
+
+/// A `tools/call` request.
+pub fn tool_call(id: &Value, tool: &str, arguments: Value) -> Value {
+    let mut call = request(id, "tools/call", &json!({"name": tool}));
+    call["params"]["arguments"] = arguments;
+    call
+}
+
+/// The same with these members of `params._meta`.
+pub fn tool_call_with(id: &Value, tool: &str, arguments: Value, meta: Value) -> Value {
+    let mut call = tool_call(id, tool, arguments);
+    call["params"]["_meta"] = meta;
+    call
 }
 
 fn request(id: &Value, method: &str, params: &Value) -> Value {

@@ -35,6 +35,27 @@ impl Books {
     pub fn sessions(&self) -> Vec<Value> {
         self.0["sessions"].as_array().expect("the books list sessions").clone()
     }
+
+    /// What arrived, oldest first; none of it is left out.
+    pub fn journal(&self) -> Vec<Value> {
+        assert_eq!(self.0["dropped"], 0, "the journal holds all");
+        self.0["journal"].as_array().expect("the books have a journal").clone()
+    }
+
+    /// Requests of a method, as in the journal.
+    pub fn requests(&self, method: &str) -> Vec<Value> {
+        self.journal().into_iter().filter(|entry| entry["method"] == method).collect()
+    }
+
+    /// Runs of the tool `effect`.
+    pub fn effects(&self) -> u64 {
+        self.0["effects"].as_u64().expect("the books count effects")
+    }
+
+    /// What clients answered to requests of the server.
+    pub fn replies(&self) -> Vec<Value> {
+        self.0["replies"].as_array().expect("the books list replies").clone()
+    }
 }
 
 impl Probe {
@@ -68,18 +89,41 @@ impl Probe {
         Books(self.namespace.client.request(request).await.expect("the probe answers for its books"))
     }
 
+    /// URL of the MCP endpoint at another of its ports: 8081 `plain`, 8443 `good`, 8447 `silent`.
+    pub fn url_at(&self, scheme: &str, port: u16) -> String {
+        format!("{scheme}://probe.{}.svc:{port}/mcp", self.namespace.name)
+    }
+
     /// Sets faults, as `{"delete": {"hang": true}}`.
     pub async fn set_faults(&self, faults: &Value) {
-        let request = Request::post(self.path("faults").await).header("content-type", "application/json");
-        let request = request.body(serde_json::to_vec(faults).unwrap()).unwrap();
-        self.namespace.client.request_text(request).await.expect("the probe takes faults");
+        self.tell("faults", faults).await;
+    }
+
+    /// Takes all faults away.
+    pub async fn clear_faults(&self) {
+        let request = Request::delete(self.path("faults").await).body(Vec::new()).unwrap();
+        self.namespace.client.request_text(request).await.expect("the probe forgets faults");
+    }
+
+    /// Makes an admin call, such as `sessions/lose`; gives what it answers.
+    pub async fn tell(&self, call: &str, body: &Value) -> Value {
+        let request = Request::post(self.path(call).await).header("content-type", "application/json");
+        let request = request.body(serde_json::to_vec(body).unwrap()).unwrap();
+        let answer = self.namespace.client.request_text(request).await.expect("the probe does as it is told");
+        if answer.is_empty() { Value::Null } else { serde_json::from_str(&answer).expect("it answers JSON") }
+    }
+
+    /// Waits until the books are so.
+    pub async fn until(&self, what: &str, bound: Duration, is_so: impl Fn(&Books) -> bool) -> Books {
+        eventually(what, bound, || async { Some(self.books().await).filter(|books| is_so(books)) }).await
     }
 
     /// Path of an admin call through the API server's proxy to the probe's pod.
     async fn path(&self, call: &str) -> String {
         let pods =
             self.namespace.api::<Pod>().list(&ListParams::default().labels("app=probe")).await.unwrap();
-        let pod = pods.items.first().and_then(|p| p.metadata.name.clone()).expect("the probe has a pod");
+        let mut living = pods.items.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
+        let pod = living.next().and_then(|pod| pod.metadata.name.clone()).expect("the probe has a pod");
         format!("/api/v1/namespaces/{}/pods/{pod}:8080/proxy/{call}", self.namespace.name)
     }
 

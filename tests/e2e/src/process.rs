@@ -52,6 +52,18 @@ impl Process {
         Path::new("/proc").join(&self.pid).join(name)
     }
 
+    /// Files and sockets that it has open.
+    pub fn descriptors(&self) -> usize {
+        fs::read_dir(self.link("fd")).expect("a process that lives has descriptors").count()
+    }
+
+    /// Its memory that is in use, in KiB.
+    pub fn resident_kib(&self) -> u64 {
+        let status = fs::read_to_string(self.link("status")).expect("a process that lives has a status");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("it tells its memory");
+        line.trim().trim_end_matches(" kB").parse().expect("memory is a number")
+    }
+
     /// Sends a signal, such as `KILL`, `STOP` or `CONT`.
     pub fn signal(&self, signal: &str) {
         let sent = Command::new("kill").args([&format!("-{signal}"), &self.pid]).status().expect("kill runs");

@@ -1,10 +1,11 @@
 //! Servers and sessions, as a user would apply them.
 
-use crate::{McpClient, TestNamespace, eventually};
+use crate::{McpClient, Process, TestNamespace, eventually};
 use berth_api::{AgentSession, McpServer};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
-use kube::api::DeleteParams;
+use kube::api::{DeleteParams, ListParams};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -58,6 +59,20 @@ pub async fn used_session(namespace: &TestNamespace, name: &str, token: &str) ->
 
 /// Labels of the pods of every pool.
 pub const POOL: &str = "berth.dev/role=pool";
+
+/// The processes of a namespace's sidecars.
+pub async fn sidecars(namespace: &TestNamespace) -> Vec<Process> {
+    let pods = namespace.api::<Pod>().list(&ListParams::default().labels(POOL)).await.unwrap();
+    pods.iter().filter_map(|pod| Process::find(pod, "berth-sidecar")).collect()
+}
+
+/// The process of the only sidecar of a namespace.
+pub async fn sidecar(namespace: &TestNamespace) -> Process {
+    match sidecars(namespace).await.as_slice() {
+        [one] => one.clone(),
+        other => panic!("one sidecar runs on this machine, not {other:?}"),
+    }
+}
 
 fn is_ready(conditions: Option<&[Condition]>) -> bool {
     conditions.unwrap_or_default().iter().any(|c| c.type_ == "Ready" && c.status == "True")

@@ -84,7 +84,7 @@ impl World {
         let gateway = Gateway::new(settings, index.clone(), reviewers, peers, metrics, ending.clone());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(serve(listener, None, handle::router(Arc::new(gateway)), 1000, ending.begun.clone()));
+        tokio::spawn(serve(listener, None, handle::App(Arc::new(gateway)), 1000, ending.begun.clone()));
         Self { address, index, reviews, ending, ca, sidecar, leader, _placements: guard, registry }
     }
 

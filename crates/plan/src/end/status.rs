@@ -52,6 +52,7 @@ pub fn held_by_others(session: &AgentSession, now: Moment) -> Option<AgentSessio
             state: BindingState::Ending,
             reason: None,
             last_error: None,
+            next_retry_time: None,
             revision: None,
             url: None,
             pod_ref: None,

@@ -30,10 +30,48 @@ const USER: i64 = 65532;
 /// Memory that a sidecar may use without any session, in MiB.
 const BASE_MEBIBYTES: u32 = 128;
 
+/// What all sidecars are made with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sidecar {
+    /// Image of the container.
+    pub image: String,
+    /// How they reach upstreams outside of the cluster.
+    pub proxy: Proxy,
+}
+
+/// The proxies that sidecars go through; what is empty is not set.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Proxy {
+    /// URL of the proxy for `https` upstreams.
+    pub https: String,
+    /// URL of the proxy for `http` upstreams.
+    pub http: String,
+    /// Hosts that are reached without one.
+    pub no: String,
+}
+
+impl Sidecar {
+    /// Tells one made with this from one made with anything else: the image, and a hash of the proxies if there are any.
+    pub fn mark(&self) -> String {
+        let Proxy { https, http, no } = &self.proxy;
+        if self.proxy == Proxy::default() {
+            return self.image.clone();
+        }
+        format!("{} proxy-{}", self.image, name::hash(&[https, http, no], 8))
+    }
+
+    /// Variables of the container, by the names that other programs know them by.
+    fn env(&self) -> impl Iterator<Item = EnvVar> {
+        let Proxy { https, http, no } = &self.proxy;
+        let all = [("HTTPS_PROXY", https), ("HTTP_PROXY", http), ("NO_PROXY", no)];
+        all.into_iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| env(name, value))
+    }
+}
+
 /// The pool pod called `pod_name`.
-pub fn pod(server: &ValidServer, image: &str, pod_name: &str) -> Pod {
+pub fn pod(server: &ValidServer, sidecar: &Sidecar, pod_name: &str) -> Pod {
     Pod {
-        metadata: metadata(server, image, pod_name),
+        metadata: metadata(server, sidecar, pod_name),
         spec: Some(PodSpec {
             automount_service_account_token: Some(false),
             enable_service_links: Some(false),
@@ -49,7 +87,7 @@ pub fn pod(server: &ValidServer, image: &str, pod_name: &str) -> Pod {
                 }),
                 ..PodSecurityContext::default()
             }),
-            containers: vec![container(server, image)],
+            containers: vec![container(server, sidecar)],
             volumes: Some(vec![Volume {
                 name: "tls".into(),
                 secret: Some(SecretVolumeSource {
@@ -112,12 +150,12 @@ pub fn owner(name: &str, uid: &str) -> OwnerReference {
     }
 }
 
-fn metadata(server: &ValidServer, image: &str, pod_name: &str) -> ObjectMeta {
+fn metadata(server: &ValidServer, sidecar: &Sidecar, pod_name: &str) -> ObjectMeta {
     ObjectMeta {
         name: Some(pod_name.into()),
         namespace: Some(server.namespace.clone()),
         labels: Some(labels(&server.key.uid, &server.key.revision)),
-        annotations: Some(text(&[(SLOTS, &server.pool.slots.to_string()), (IMAGE, image)])),
+        annotations: Some(text(&[(SLOTS, &server.pool.slots.to_string()), (IMAGE, &sidecar.mark())])),
         owner_references: Some(vec![owner(&server.key.name, &server.key.uid)]),
         ..ObjectMeta::default()
     }
@@ -132,20 +170,23 @@ fn grace_seconds(server: &ValidServer) -> i64 {
     i64::try_from(span.as_millis().div_ceil(1000)).unwrap_or(i64::MAX)
 }
 
-fn container(server: &ValidServer, image: &str) -> Container {
-    let env =
-        |name: &str, value: &str| EnvVar { name: name.into(), value: Some(value.into()), value_from: None };
+fn env(name: &str, value: &str) -> EnvVar {
+    EnvVar { name: name.into(), value: Some(value.into()), value_from: None }
+}
+
+fn container(server: &ValidServer, sidecar: &Sidecar) -> Container {
+    let own = [
+        env(SERVER_UID, &server.key.uid),
+        env("BERTH_SERVER_NAME", &server.key.name),
+        env(REVISION, &server.key.revision),
+        env("BERTH_SLOTS", &server.pool.slots.to_string()),
+        env("BERTH_TLS_DIR", TLS_DIR),
+    ];
     Container {
         name: CONTAINER.into(),
-        image: Some(image.into()),
+        image: Some(sidecar.image.clone()),
         command: Some(vec!["/berth-sidecar".into()]),
-        env: Some(vec![
-            env(SERVER_UID, &server.key.uid),
-            env("BERTH_SERVER_NAME", &server.key.name),
-            env(REVISION, &server.key.revision),
-            env("BERTH_SLOTS", &server.pool.slots.to_string()),
-            env("BERTH_TLS_DIR", TLS_DIR),
-        ]),
+        env: Some(own.into_iter().chain(sidecar.env()).collect()),
         ports: Some(vec![port("control", i32::from(berth_wire::SIDECAR_PORT)), port("admin", ADMIN_PORT)]),
         readiness_probe: Some(probe("/readyz", 1, 3)),
         liveness_probe: Some(probe("/livez", 10, 6)),
@@ -205,7 +246,7 @@ mod tests {
     fn a_pool_pod_is_exactly_this() {
         let built = pod(
             &valid("{pool: {sessionsPerPod: 4}, timeouts: {drain: 1500ms, close: 5s}}"),
-            "berth:1",
+            &sidecar(),
             "everything-x-0",
         );
         let wanted: Pod = serde_saphyr::from_str(include_str!("pool_pod.yaml")).unwrap();
@@ -216,8 +257,27 @@ mod tests {
     }
 
     #[test]
+    fn proxies_are_variables_of_the_container_and_mark_the_pod() {
+        let proxy = Proxy { https: "http://proxy.corp:3128".into(), http: String::new(), no: ".corp".into() };
+        let through = Sidecar { proxy: proxy.clone(), ..sidecar() };
+        let built = pod(&valid("{}"), &through, "p");
+        let env = built.spec.unwrap().containers[0].env.clone().unwrap();
+        let set: Vec<String> =
+            env.iter().skip(5).map(|var| format!("{}={}", var.name, var.value.as_deref().unwrap())).collect();
+        assert_eq!(set, ["HTTPS_PROXY=http://proxy.corp:3128", "NO_PROXY=.corp"]);
+        assert_eq!(built.metadata.annotations.unwrap()[IMAGE], through.mark());
+        let other = Sidecar { proxy: Proxy { no: String::new(), ..proxy }, ..sidecar() };
+        assert_eq!(sidecar().mark(), "berth:1");
+        assert!(through.mark() != other.mark() && through.mark().starts_with("berth:1 proxy-"));
+    }
+
+    fn sidecar() -> Sidecar {
+        Sidecar { image: "berth:1".into(), proxy: Proxy::default() }
+    }
+
+    #[test]
     fn labels_that_somebody_took_off_or_changed_are_known_from_what_nobody_can_change() {
-        let whole = pod(&valid("{}"), "berth:1", "everything-x-0");
+        let whole = pod(&valid("{}"), &sidecar(), "everything-x-0");
         assert_eq!(lost_labels(&whole), Some(BTreeMap::new()));
         let revision = valid("{}").key.revision;
         let lost = |change: fn(&mut BTreeMap<String, String>)| {
@@ -241,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_pod_of_somebody_else_has_lost_nothing() {
-        let whole = pod(&valid("{}"), "berth:1", "everything-x-0");
+        let whole = pod(&valid("{}"), &sidecar(), "everything-x-0");
         let not_ours = |change: fn(&mut Pod)| {
             let mut pod = whole.clone();
             change(&mut pod);

@@ -2,10 +2,14 @@
 
 use crate::name;
 use crate::pod::{Life, Occupancy, PoolPod};
+use crate::server::authorities::CaState;
 use crate::server::credential::SecretState;
 use crate::server::validate::{ValidServer, validate};
 use berth_api::McpServer;
 use k8s_openapi::api::core::v1::Secret;
+
+/// The certificate of a CA, as PEM.
+pub const AUTHORITY: &str = include_str!("authority.pem");
 
 /// A server whose spec has a transport and what `yaml` (one flow mapping) says beside it. Its name is not the product's, so
 /// that swapped labels show.
@@ -26,7 +30,7 @@ pub fn server(yaml: &str) -> McpServer {
 
 /// The same, gone through the real validation.
 pub fn valid(yaml: &str) -> ValidServer {
-    validate(&server(yaml), SecretState::Missing).unwrap()
+    validate(&server(yaml), SecretState::Missing, CaState::Missing).unwrap()
 }
 
 /// The Secret `token` with one key, and what its label says.

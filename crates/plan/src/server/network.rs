@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn it_selects_the_pods_that_are_built_for_the_server() {
-        let pod = build::pod(&valid("{}"), "berth:1", "everything-x-0");
+        let pod = build::pod(&valid("{}"), &build::Sidecar::default(), "everything-x-0");
         let (labels, selector) =
             (pod.metadata.labels.unwrap(), policy(&[]).spec.unwrap().pod_selector.unwrap());
         let selected = selector.match_labels.unwrap();

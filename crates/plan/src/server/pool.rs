@@ -59,7 +59,7 @@ pub struct Plan {
     /// Names of the pods to make.
     pub create: Vec<String>,
     /// As many names more, for those that turn out to be taken by pods of somebody else.
-    pub spare: Vec<String>,
+    pub alternatives: Vec<String>,
     /// Pods to delete.
     pub delete: Vec<PodId>,
     /// Sessions that a free slot waits for, oldest first.
@@ -114,12 +114,12 @@ pub fn plan(server: &ValidServer, observed: &Observed<'_>, now: Moment) -> Plan 
     let missing = wanted.saturating_sub(free).max(shut).div_ceil(server.pool.slots);
     let number = missing.min(room).min(count(MAX_CHANGES));
     let mut create = names(server, observed.pods, number.saturating_mul(2));
-    let spare = create.split_off(create.len().min(number as usize));
+    let alternatives = create.split_off(create.len().min(number as usize));
     let ready =
         observed.pods.iter().filter(|pod| pod.is_placeable() && fit(pod, server, observed.image) != Fit::Old);
     let free_now: u32 = ready.map(PoolPod::free).sum();
     let wake = waiting.into_iter().take(free_now as usize).map(|claim| claim.session.clone()).collect();
-    Plan { create, spare, delete, wake, waiting: demand }
+    Plan { create, alternatives, delete, wake, waiting: demand }
 }
 
 /// Sessions without a slot that may have one, oldest first.

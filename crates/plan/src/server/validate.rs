@@ -2,10 +2,14 @@
 //! that is made from it can fail.
 
 use crate::name;
+use crate::server::authorities::{self, CaState};
 pub use crate::server::credential::SecretState;
 use crate::server::credential::{self, Reference, User};
-use berth_api::{AuthType, ConditionType, Duration, McpServer, Pool, Reason, SessionAuth, SharedAuth};
-use berth_wire::{Header, ServerKey, Timeouts};
+use berth_api::{
+    AuthType, ByteSize, ConditionType, Duration, McpServer, OnStateLost, Pool, Reason, SessionAuth,
+    SharedAuth,
+};
+use berth_wire::{Header, Limits, ServerKey, Timeouts};
 
 /// Sessions that share a pod of an `Http` server when the spec does not say.
 const DEFAULT_SLOTS: u32 = 50;
@@ -25,6 +29,10 @@ pub struct ValidServer {
     pub auth: Auth,
     /// How long each step may take.
     pub timeouts: Timeouts,
+    /// What clients see when the upstream forgot its session.
+    pub on_state_lost: berth_wire::OnStateLost,
+    /// How much one session may ask at once.
+    pub limits: Limits,
     /// Numbers of pods and slots.
     pub pool: PoolSize,
 }
@@ -69,6 +77,9 @@ pub enum Refusal {
     /// Its shared credential cannot be had.
     #[error(transparent)]
     Credential(#[from] credential::Refusal),
+    /// The certificates that it trusts cannot be had.
+    #[error(transparent)]
+    Authorities(#[from] authorities::Refusal),
 }
 
 impl Refusal {
@@ -77,6 +88,7 @@ impl Refusal {
         match self {
             Self::InvalidSpec { .. } => Reason::InvalidSpec,
             Self::Credential(refusal) => refusal.reason(),
+            Self::Authorities(refusal) => refusal.reason(),
         }
     }
 
@@ -84,7 +96,16 @@ impl Refusal {
     pub const fn concerns(&self) -> ConditionType {
         match self {
             Self::InvalidSpec { .. } => ConditionType::Accepted,
-            Self::Credential(_) => ConditionType::ResolvedRefs,
+            Self::Credential(_) | Self::Authorities(_) => ConditionType::ResolvedRefs,
+        }
+    }
+
+    /// Whether it may be over without an event that says so.
+    pub const fn is_unseen(&self) -> bool {
+        match self {
+            Self::InvalidSpec { .. } => false,
+            Self::Credential(refusal) => refusal.is_unseen(),
+            Self::Authorities(refusal) => refusal.is_unseen(),
         }
     }
 }
@@ -94,12 +115,18 @@ pub fn secret_ref(server: &McpServer) -> Option<&SharedAuth> {
     server.spec.auth.shared.as_ref().filter(|_| server.spec.auth.type_ == AuthType::Shared)
 }
 
-/// The server, or why it cannot be acted on. `secret` is what is known of the Secret that [`secret_ref`] names.
-pub fn validate(server: &McpServer, secret: SecretState<'_>) -> Result<ValidServer, Refusal> {
+/// The server, or why it cannot be acted on. `secret` is what is known of the Secret that [`secret_ref`] names, `ca` of the object
+/// that [`authorities::ca_ref`] names.
+pub fn validate(
+    server: &McpServer,
+    secret: SecretState<'_>,
+    ca: CaState<'_>,
+) -> Result<ValidServer, Refusal> {
     let valid = accept(server)?;
     if let Auth::Shared(shared) = &valid.auth {
         shared_header(shared, secret)?;
     }
+    authorities::resolve(server, ca)?;
     Ok(valid)
 }
 
@@ -132,6 +159,11 @@ pub fn accept(server: &McpServer) -> Result<ValidServer, Refusal> {
             ))?),
         },
         timeouts: timeouts(server)?,
+        on_state_lost: match spec.on_state_lost {
+            OnStateLost::Reinitialize => berth_wire::OnStateLost::Reinitialize,
+            OnStateLost::Fail => berth_wire::OnStateLost::Fail,
+        },
+        limits: limits(&spec.limits)?,
         pool: pool_size(&spec.pool),
     })
 }
@@ -165,6 +197,24 @@ fn millis(duration: &Duration, field: &'static str) -> Result<u64, Refusal> {
         .ok_or(Refusal::InvalidSpec { field, problem: "is not a duration: write it like 30s or 1h30m" })
 }
 
+fn limits(limits: &berth_api::Limits) -> Result<Limits, Refusal> {
+    let bytes = |size: &ByteSize, field| {
+        let fits = size.bytes().and_then(|bytes| u32::try_from(bytes).ok()).filter(|bytes| *bytes > 0);
+        fits.ok_or(Refusal::InvalidSpec {
+            field,
+            problem: "is no number of bytes: write it like 512Ki or 4Mi",
+        })
+    };
+    // The CRD keeps every number in range; what came past it counts as the least that works.
+    let count = |number: i32| u32::try_from(number).unwrap_or(0);
+    Ok(Limits {
+        request_bytes: bytes(&limits.request_bytes, "spec.limits.requestBytes")?,
+        response_bytes: bytes(&limits.response_bytes, "spec.limits.responseBytes")?,
+        concurrent_calls: count(limits.concurrent_calls).max(1),
+        queued_calls: count(limits.queued_calls),
+    })
+}
+
 fn pool_size(pool: &Pool) -> PoolSize {
     // The CRD keeps every number in range; what came past it counts as zero, or as the least that works.
     let count = |number: i32| u32::try_from(number).unwrap_or(0);
@@ -185,7 +235,7 @@ mod tests {
     const SHARED: &str = "{auth: {type: Shared, shared: {secretKeyRef: {name: token, key: value}}}}";
 
     fn refused(state: SecretState<'_>) -> Refusal {
-        validate(&server(SHARED), state).unwrap_err()
+        validate(&server(SHARED), state, CaState::Missing).unwrap_err()
     }
 
     #[test]
@@ -211,7 +261,7 @@ mod tests {
         assert_eq!(header(SHARED), Header { name: "Authorization".into(), value: "Bearer tok".into() });
         let bare = "{auth: {type: Shared, shared: {secretKeyRef: {name: token, key: value}, header: X-Key, scheme: ''}}}";
         assert_eq!(header(bare), Header { name: "X-Key".into(), value: "tok".into() });
-        assert!(validate(&server(SHARED), SecretState::Present(&secret)).is_ok());
+        assert!(validate(&server(SHARED), SecretState::Present(&secret), CaState::Missing).is_ok());
     }
 
     #[test]
@@ -242,7 +292,7 @@ mod tests {
             ("{auth: {type: Shared}}", "spec.auth.shared is"),
             ("{auth: {type: Session}}", "spec.auth.session is"),
         ] {
-            let refusal = validate(&server(yaml), SecretState::Missing).unwrap_err();
+            let refusal = validate(&server(yaml), SecretState::Missing, CaState::Missing).unwrap_err();
             assert_eq!(
                 (refusal.reason(), refusal.concerns()),
                 (Reason::InvalidSpec, ConditionType::Accepted)
@@ -253,8 +303,41 @@ mod tests {
 
     #[test]
     fn a_duration_past_the_crd_is_refused_with_its_field() {
-        let refusal = validate(&server("{timeouts: {drain: abc}}"), SecretState::Missing).unwrap_err();
-        assert_eq!((refusal.reason(), refusal.concerns()), (Reason::InvalidSpec, ConditionType::Accepted));
-        assert!(refusal.to_string().starts_with("spec.timeouts.drain is not a duration"), "{refusal}");
+        let refused = |yaml: &str| {
+            let refusal = validate(&server(yaml), SecretState::Missing, CaState::Missing).unwrap_err();
+            assert_eq!(
+                (refusal.reason(), refusal.concerns()),
+                (Reason::InvalidSpec, ConditionType::Accepted)
+            );
+            refusal.to_string()
+        };
+        let text = refused("{timeouts: {drain: abc}}");
+        assert!(text.starts_with("spec.timeouts.drain is not a duration"), "{text}");
+        let text = refused("{limits: {requestBytes: 4MB}}");
+        assert!(text.starts_with("spec.limits.requestBytes is no number of bytes"), "{text}");
+        let text = refused("{limits: {responseBytes: 5Gi}}");
+        assert!(text.starts_with("spec.limits.responseBytes is no number of bytes"), "{text}");
+    }
+
+    #[test]
+    fn limits_and_the_loss_of_state_are_taken_over_and_have_the_sidecars_own_defaults() {
+        assert_eq!(valid("{}").limits, Limits::default());
+        assert_eq!(valid("{}").on_state_lost, berth_wire::OnStateLost::default());
+        let yaml = "{onStateLost: Fail, limits: {requestBytes: 65536, responseBytes: 1Mi, concurrentCalls: 1, queuedCalls: 0}}";
+        let limits =
+            Limits { request_bytes: 65_536, response_bytes: 1 << 20, concurrent_calls: 1, queued_calls: 0 };
+        assert_eq!((valid(yaml).limits, valid(yaml).on_state_lost), (limits, berth_wire::OnStateLost::Fail));
+        assert_eq!(valid(yaml).key.revision, valid("{}").key.revision, "they apply live");
+    }
+
+    #[test]
+    fn a_server_whose_authorities_cannot_be_had_is_refused_with_their_reason() {
+        let yaml = "{transport: {type: Http, http: {url: 'https://a.test/', tls: {caRef: {kind: ConfigMap, name: corp, key: ca.crt}}}}}";
+        let refusal = validate(&server(yaml), SecretState::Missing, CaState::Missing).unwrap_err();
+        assert_eq!(
+            (refusal.reason(), refusal.concerns()),
+            (Reason::RefNotFound, ConditionType::ResolvedRefs)
+        );
+        assert!(refusal.to_string().starts_with("configmap \"corp\" does not exist"), "{refusal}");
     }
 }

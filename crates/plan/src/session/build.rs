@@ -1,17 +1,28 @@
 //! What a sidecar is asked to hold for a session.
 
 use crate::name;
-use crate::server::validate::ValidServer;
+use crate::server::validate::{Auth, ValidServer};
 use crate::session::validate::Refusal;
 use berth_api::AgentSession;
 use berth_wire::{
-    EndRequest, Generation, Header, Limits, OnStateLost, SessionReport, SessionSpec, Subject, Timeouts,
-    Upstream, Withheld,
+    EndRequest, Generation, Header, ScopeKey, SessionReport, SessionSpec, Subject, Timeouts, Upstream,
+    UpstreamTls, Withheld,
 };
 use std::time::Duration;
 
-/// The body of the PUT for `session` at `server`; `headers` go with every request to the upstream.
-pub fn spec(session: &AgentSession, server: &ValidServer, headers: &[Header]) -> SessionSpec {
+/// What a session brings to a server beside what the two objects say.
+#[derive(Clone)]
+pub struct Access {
+    /// Go with every request to the upstream.
+    pub headers: Vec<Header>,
+    /// How the upstream's certificate is checked.
+    pub tls: Option<UpstreamTls>,
+    /// Seals the session ids of clients.
+    pub scope_key: ScopeKey,
+}
+
+/// The body of the PUT for `session` at `server`.
+pub fn spec(session: &AgentSession, server: &ValidServer, access: Access) -> SessionSpec {
     let meta = &session.metadata;
     let subject = &session.spec.subject;
     SessionSpec {
@@ -24,14 +35,20 @@ pub fn spec(session: &AgentSession, server: &ValidServer, headers: &[Header]) ->
         server: server.key.clone(),
         generation: Generation { session: meta.generation.unwrap_or_default(), server: server.generation },
         subject: Subject { issuer: subject.issuer.clone(), name: subject.name.clone() },
-        upstream: Upstream { url: server.url.clone(), headers: headers.to_vec(), withheld: None },
+        upstream: Upstream {
+            url: server.url.clone(),
+            tls: access.tls,
+            headers: access.headers,
+            own_credential: matches!(server.auth, Auth::Session(_)),
+            withheld: None,
+        },
         timeouts: Timeouts {
             drain_millis: drain_millis(session, server.timeouts.drain_millis),
             ..server.timeouts
         },
-        on_state_lost: OnStateLost::default(),
-        limits: Limits::default(),
-        scope_key: None,
+        on_state_lost: server.on_state_lost,
+        limits: server.limits,
+        scope_key: Some(access.scope_key),
     }
 }
 
@@ -43,12 +60,14 @@ pub fn withheld(
     server: &ValidServer,
     pod_revision: &str,
     refusal: &Refusal,
+    scope_key: ScopeKey,
 ) -> SessionSpec {
-    let mut spec = spec(session, server, &[]);
+    let mut spec = spec(session, server, Access { headers: Vec::new(), tls: None, scope_key });
     pod_revision.clone_into(&mut spec.server.revision);
     let reason = refusal.failure();
     let message = format!(
-        "the credential for server {:?} cannot be used ({}); the status of the AgentSession says why",
+        "{} for server {:?} cannot be used ({}); the status of the AgentSession says why",
+        refusal.subject(),
         server.key.name,
         reason.as_str()
     );
@@ -96,9 +115,40 @@ mod tests {
     use berth_wire::{Activity, SessionState};
     use serde_json::json;
 
+    fn access() -> Access {
+        Access { headers: Vec::new(), tls: None, scope_key: ScopeKey("a2V5".into()) }
+    }
+
+    #[test]
+    fn what_applies_live_goes_over_with_the_next_put() {
+        let server = valid("{onStateLost: Fail, limits: {concurrentCalls: 3}}");
+        let tls = UpstreamTls { ca_pem: Some("pem".into()), server_name: Some("a.test".into()) };
+        let built = spec(&session("{}"), &server, Access { tls: Some(tls.clone()), ..access() });
+        assert_eq!((built.limits.concurrent_calls, built.on_state_lost), (3, berth_wire::OnStateLost::Fail));
+        assert_eq!(built.upstream.tls, Some(tls));
+        let before = spec(&session("{}"), &server, access());
+        assert_ne!(fingerprint(&before), fingerprint(&built), "certificates that change are sent");
+        assert_eq!(before.generation, built.generation);
+    }
+
+    #[test]
+    fn missing_certificates_are_called_so_and_not_named() {
+        let refusal = crate::server::authorities::Refusal::NotFound {
+            object: "configmap \"hidden\"".into(),
+            key: "ca.crt".into(),
+            label: "",
+        };
+        let refusal = Refusal::Server { server: "everything".into(), refusal: refusal.into() };
+        let spec = withheld(&session("{}"), &valid("{}"), "r", &refusal, access().scope_key);
+        assert_eq!(
+            spec.upstream.withheld.unwrap().message,
+            "the CA certificates for server \"everything\" cannot be used (RefNotFound); the status of the AgentSession says why"
+        );
+    }
+
     #[test]
     fn a_spec_is_exactly_this() {
-        let built = spec(&session("{drainTimeout: 2s}"), &valid("{}"), &[]);
+        let built = spec(&session("{drainTimeout: 2s}"), &valid("{}"), access());
         assert_eq!(
             serde_json::to_value(&built).unwrap(),
             json!({
@@ -115,6 +165,7 @@ mod tests {
                 "limits": {
                     "requestBytes": 4_194_304, "responseBytes": 16_777_216, "concurrentCalls": 16, "queuedCalls": 64,
                 },
+                "scopeKey": "a2V5",
             })
         );
     }
@@ -123,7 +174,7 @@ mod tests {
     fn a_changed_credential_is_sent_although_no_generation_changed() {
         let spec = |value: &str| {
             let header = Header { name: "Authorization".into(), value: value.into() };
-            spec(&session("{}"), &valid("{}"), &[header])
+            spec(&session("{}"), &valid("{}"), Access { headers: vec![header], ..access() })
         };
         let (first, second) = (spec("Bearer first"), spec("Bearer second"));
         let report = SessionReport {
@@ -147,7 +198,7 @@ mod tests {
     fn a_withheld_credential_is_told_to_the_pod_that_holds_the_session_whatever_its_revision() {
         let refusal = Refusal::NoCredential { index: 0, server: "everything".into() };
         let message = "the credential for server \"everything\" cannot be used (InvalidSpec); the status of the AgentSession says why";
-        let spec = withheld(&session("{}"), &valid("{}"), "older", &refusal);
+        let spec = withheld(&session("{}"), &valid("{}"), "older", &refusal, access().scope_key);
         let upstream = serde_json::to_value(&spec.upstream).unwrap();
         assert_eq!(upstream["headers"], json!([]));
         assert_eq!(upstream["withheld"], json!({"reason": "InvalidSpec", "message": message}));
@@ -171,7 +222,14 @@ mod tests {
         for refusal in refusals {
             let refusal = Refusal::Credential { server: "everything".into(), refusal };
             assert!(refusal.to_string().contains("hidden-"), "{refusal}");
-            let sent = serde_json::to_string(&withheld(&session("{}"), &valid("{}"), "r", &refusal)).unwrap();
+            let sent = serde_json::to_string(&withheld(
+                &session("{}"),
+                &valid("{}"),
+                "r",
+                &refusal,
+                access().scope_key,
+            ))
+            .unwrap();
             assert!(sent.contains(refusal.failure().as_str()) && !sent.contains("hidden-"), "{sent}");
         }
     }
@@ -181,7 +239,7 @@ mod tests {
         for name in ["日本@example.test", "CORP\\u1", "caf\u{e9}", "cafe\u{301}", &"é".repeat(512)] {
             let mut session = session("{}");
             session.spec.subject.name = name.to_owned();
-            let sent = serde_json::to_string(&spec(&session, &valid("{}"), &[])).unwrap();
+            let sent = serde_json::to_string(&spec(&session, &valid("{}"), access())).unwrap();
             let read: SessionSpec = serde_json::from_str(&sent).unwrap();
             assert_eq!(read.subject.name.as_bytes(), name.as_bytes());
             assert!(!read.display_name.contains(name) && !read.uid.contains(name));
@@ -190,6 +248,6 @@ mod tests {
 
     #[test]
     fn the_servers_drain_holds_where_the_session_says_nothing() {
-        assert_eq!(spec(&session("{}"), &valid("{}"), &[]).timeouts.drain_millis, 30_000);
+        assert_eq!(spec(&session("{}"), &valid("{}"), access()).timeouts.drain_millis, 30_000);
     }
 }

@@ -25,6 +25,7 @@ pub fn entries(session: &AgentSession, left: &[Holding]) -> Vec<BindingStatus> {
         state: BindingState::Ending,
         reason: None,
         last_error: None,
+        next_retry_time: None,
         url: None,
         ..entry.clone()
     };

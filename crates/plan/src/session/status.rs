@@ -12,6 +12,7 @@ use berth_api::{
     AgentSession, AgentSessionStatus, BindingState, BindingStatus, ConditionType, PodRef, Reason,
 };
 use berth_wire::SessionReport;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::time::Duration;
 
 /// A session that waits for a slot is woken when there is one; it looks for itself after this at the latest.
@@ -21,6 +22,9 @@ const MOVING: Duration = Duration::from_secs(2);
 /// A session whose credential cannot be had looks again after this, [`spread`]. A Secret without the label comes and goes unseen,
 /// on which a text depends and no more: one that gains the label is an event.
 const REFUSED: Duration = Duration::from_mins(2);
+
+/// A pause between attempts that is shorter is not worth a write.
+const WORTH_TELLING: Duration = Duration::from_secs(10);
 
 /// What became of one binding in a pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,8 +158,10 @@ pub fn status(
             let before =
                 previous.and_then(|status| status.servers.iter().find(|server| server.name == binding.name));
             let entry = entry(&binding.name, outcome, before, late);
-            let url = entry.pod_ref.is_some().then(|| url(session, &binding.name, gateway_url));
-            BindingStatus { url, ..entry }
+            let next_retry_time = next_retry(outcome, before, now);
+            let url =
+                (entry.state != BindingState::Pending).then(|| url(session, &binding.name, gateway_url));
+            BindingStatus { url, next_retry_time, ..entry }
         })
         .collect();
     let findings = vec![
@@ -219,14 +225,20 @@ fn entry(name: &str, outcome: &Outcome, before: Option<&BindingStatus>, late: bo
             if late && reason == Reason::Pending { Reason::BindTimeout } else { reason }.as_str().to_owned(),
         ),
         last_error: Some(clip(error, ERROR_BYTES)),
+        next_retry_time: None,
         revision: None,
         url: None,
         pod_ref: None,
     };
+    // Of the pod that held the slot nobody has heard that it is over there: the end asks it, or tells that it is gone.
+    let still_named = |entry: BindingStatus| BindingStatus {
+        pod_ref: before.and_then(|before| before.pod_ref.clone()),
+        ..entry
+    };
     match outcome {
-        Outcome::Refused(refusal) => pending(refusal.reason(), &refusal.to_string()),
+        Outcome::Refused(refusal) => still_named(pending(refusal.reason(), &refusal.to_string())),
         Outcome::Waiting(wait) => pending(wait.reason(), &wait.to_string()),
-        Outcome::Unconfirmed { error } => pending(Reason::Pending, error),
+        Outcome::Unconfirmed { error } => still_named(pending(Reason::Pending, error)),
         Outcome::Invalid { server, error } => {
             pending(Reason::InvalidSpec, &format!("server {server:?}: {error}"))
         }
@@ -250,6 +262,20 @@ fn entry(name: &str, outcome: &Outcome, before: Option<&BindingStatus>, late: bo
     }
 }
 
+/// Before when the sidecar makes no attempt. A time that status has stays until it has passed; a new one is written when it is far
+/// enough away, so that there are few writes while the pauses are short and few when they are long.
+fn next_retry(outcome: &Outcome, before: Option<&BindingStatus>, now: Moment) -> Option<Time> {
+    let Outcome::Held { report, .. } = outcome else { return None };
+    let held = before.and_then(|before| before.next_retry_time.clone());
+    let Some(report) = report else { return held.filter(|held| Moment::from_api(held) > now) };
+    let next = Moment(i64::try_from(report.next_retry_unix_millis?).ok()?);
+    let time = next.to_api();
+    if next <= now {
+        return None;
+    }
+    (held.as_ref() == Some(&time) || now.until(next) >= WORTH_TELLING).then_some(time)
+}
+
 /// A slot that is held; `trouble` is a reason and its text.
 fn held(name: &str, pod: &PodRef, revision: &str, trouble: Option<(&str, Option<&str>)>) -> BindingStatus {
     BindingStatus {
@@ -257,6 +283,7 @@ fn held(name: &str, pod: &PodRef, revision: &str, trouble: Option<(&str, Option<
         state: if trouble.is_some() { BindingState::Degraded } else { BindingState::Bound },
         reason: trouble.map(|(reason, _)| reason.to_owned()),
         last_error: trouble.and_then(|(_, text)| text).map(|text| clip(text, ERROR_BYTES)),
+        next_retry_time: None,
         revision: Some(revision.to_owned()),
         url: None,
         pod_ref: Some(pod.clone()),

@@ -2,10 +2,11 @@
 //! several leaves the others.
 
 use crate::server;
+use crate::server::authorities::{self, CaState};
 use crate::server::credential::{self, Reference, SecretState, User};
 use crate::server::validate::{Auth, ValidServer, accept, shared_header};
 use berth_api::{AgentSession, AuthType, ConditionType, McpServer, Reason, SecretKeyRef, ServerBinding};
-use berth_wire::{Failure, Header};
+use berth_wire::{Failure, Header, UpstreamTls};
 
 /// A binding whose server can be acted on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +16,8 @@ pub struct Binding {
     /// Headers of every request to the upstream, the credential among them. Without the credential that the server asks for no
     /// slot is taken, and a slot that is held is kept, with nothing sent.
     pub headers: Result<Vec<Header>, Refusal>,
+    /// How the upstream's certificate is checked. Without the authorities that the server names it is as without a credential.
+    pub tls: Result<Option<UpstreamTls>, Refusal>,
 }
 
 /// Why a binding cannot be acted on.
@@ -79,6 +82,17 @@ impl Refusal {
         }
     }
 
+    /// What is missing, in words for a caller.
+    pub const fn subject(&self) -> &'static str {
+        match self {
+            Self::Server { refusal: server::validate::Refusal::Authorities(_), .. } => "the CA certificates",
+            Self::ServerNotFound { .. }
+            | Self::Server { .. }
+            | Self::NoCredential { .. }
+            | Self::Credential { .. } => "the credential",
+        }
+    }
+
     /// What a caller is told who calls meanwhile.
     pub const fn failure(&self) -> Failure {
         match self.reason() {
@@ -92,9 +106,9 @@ impl Refusal {
     /// Whether it may be over without an event that says so.
     pub const fn is_unseen(&self) -> bool {
         match self {
-            Self::Server { refusal: server::validate::Refusal::Credential(refusal), .. }
-            | Self::Credential { refusal, .. } => refusal.is_unseen(),
-            Self::ServerNotFound { .. } | Self::Server { .. } | Self::NoCredential { .. } => false,
+            Self::Server { refusal, .. } => refusal.is_unseen(),
+            Self::Credential { refusal, .. } => refusal.is_unseen(),
+            Self::ServerNotFound { .. } | Self::NoCredential { .. } => false,
         }
     }
 }
@@ -110,17 +124,19 @@ pub fn secret_ref<'a>(server: &'a McpServer, binding: &'a ServerBinding) -> Opti
 }
 
 /// The binding number `index` of `session`, or why it cannot be acted on. `found` is the server of that name, and what is known
-/// of the Secret that [`secret_ref`] names.
+/// of the Secret that [`secret_ref`] names and of the object that [`authorities::ca_ref`] names.
 pub fn binding(
     session: &AgentSession,
     (index, binding): (usize, &ServerBinding),
-    found: Option<(&McpServer, SecretState<'_>)>,
+    found: Option<(&McpServer, SecretState<'_>, CaState<'_>)>,
 ) -> Result<Binding, Refusal> {
     let name = || binding.name.clone();
-    let Some((server, secret)) = found else {
+    let Some((server, secret, ca)) = found else {
         let namespace = session.metadata.namespace.clone().unwrap_or_default();
         return Err(Refusal::ServerNotFound { server: name(), namespace });
     };
+    let tls = authorities::resolve(server, ca)
+        .map_err(|refusal| Refusal::Server { server: name(), refusal: refusal.into() });
     let server = accept(server).map_err(|refusal| Refusal::Server { server: name(), refusal })?;
     let headers = match &server.auth {
         Auth::None => Ok(Vec::new()),
@@ -130,7 +146,7 @@ pub fn binding(
         Auth::Session(carrier) => own_credential((index, binding), secret)
             .map(|credential| vec![credential::header(&carrier.header, &carrier.scheme, credential)]),
     };
-    Ok(Binding { server, headers })
+    Ok(Binding { server, headers, tls })
 }
 
 fn own_credential<'a>(

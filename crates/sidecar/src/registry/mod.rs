@@ -85,7 +85,7 @@ impl Registry {
     /// Takes the whole desired state of a session.
     pub(crate) fn put(&self, term: u64, spec: SessionSpec) -> Result<SessionReport, PutError> {
         let uid: Arc<str> = spec.uid.as_str().into();
-        let desired = Desired::new(spec).map_err(PutError::Invalid)?;
+        let desired = Desired::new(spec, &self.shared.dialer).map_err(PutError::Invalid)?;
         let mut state = self.of_term(term).map_err(PutError::Refused)?;
         let situation = Situation {
             server: &self.server,

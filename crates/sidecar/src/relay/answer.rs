@@ -15,6 +15,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::task::AbortOnDropHandle;
 
 /// How long an answer may be silent: load balancers and clients cut silent ones, some after a minute.
 const KEEPALIVE: Duration = Duration::from_secs(15);
@@ -76,7 +77,9 @@ pub(super) async fn respond(
     if let Ok(answer) = timeout(KEEPALIVE, &mut answer).await {
         return answer.into_response();
     }
-    let rest = streams::once(answer).flat_map(Answer::into_events);
+    // A task, as it has to go on whether or not the client reads what comes meanwhile.
+    let answer = AbortOnDropHandle::new(tokio::spawn(answer));
+    let rest = streams::once(answer).filter_map(async |answer| answer.ok()).flat_map(Answer::into_events);
     let mut response = stream(kept_alive(streams::iter([Bytes::from_static(COMMENT)]).chain(rest)));
     if let Some(id) = id {
         response.headers_mut().insert(SESSION_ID, id);

@@ -49,9 +49,18 @@ fn refuse(session: &Arc<Session>, connection: &Arc<Connection>, id: &str, refuse
     answer(session, connection, message);
 }
 
-/// Sends the server an answer of the sidecar's own.
+/// Sends the server an answer of the sidecar's own. One that asks more than it takes answers for gets none.
 pub(super) fn answer(session: &Arc<Session>, connection: &Arc<Connection>, message: String) {
-    session.spawn(notify(session.clone(), connection.clone(), message));
+    let Some(going) = session.outgoing_now(message.len()) else {
+        session.shared.metrics.outgoing_dropped.inc();
+        tracing::debug!(session = %session.uid, "an answer was dropped, as too many messages to the upstream are on their way");
+        return;
+    };
+    let sent = notify(session.clone(), connection.clone(), message);
+    session.spawn(async move {
+        let _going = going;
+        sent.await;
+    });
 }
 
 /// The client of `scope` left what the server's requests came on: they get no answer.

@@ -1,6 +1,6 @@
 //! One client request on its way to the upstream and back.
 //!
-//! It runs as a task of the session's: a client that leaves does not cancel it, the session's end waits for it.
+//! A client that leaves does not cancel it, the session's end waits for it.
 
 use super::clock::Clock;
 use super::map::{Ids, Inbound};
@@ -11,14 +11,15 @@ use crate::bounds::millis;
 use crate::budget::Charge;
 use crate::session::{Aside, CallError, CallGuard, Session, Turn, Via};
 use crate::upstream::{
-    Body, BodyError, Connection, REFUSAL_LIMIT, SendError, Site, Step, Trouble, is_session_lost,
-    is_session_lost_message,
+    Body, BodyError, Connection, Loss, REFUSAL_LIMIT, SendError, Site, Step, Trouble, asked_to_wait,
+    is_session_lost_message, session_loss,
 };
 use berth_mcp::{error, header, method, sse};
 use berth_wire::Failure;
 use bytes::Bytes;
-use http::{Response, StatusCode, header::CONTENT_TYPE};
+use http::{HeaderMap, Response, StatusCode, header::CONTENT_TYPE};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -28,6 +29,9 @@ const LAST_WORD: Duration = Duration::from_secs(1);
 const NOTICE: Duration = Duration::from_secs(5);
 /// How long and how far an answer is read on after its last message, so that its socket can be used again.
 const LINGER: (Duration, usize) = (Duration::from_secs(1), 64 * 1024);
+
+/// So many messages that came on the side are passed on before the answer gets its turn.
+const ASIDES: usize = 64;
 
 /// How often an answer is held for a moment: as it came, and as it goes to the client.
 pub(super) const COPIES: usize = 2;
@@ -65,6 +69,8 @@ pub(super) struct Prepared {
 /// What happened while a call waited.
 enum News {
     Aside(Aside),
+    /// What the call waits for is not there yet, after many messages of others.
+    WorkHadItsTurn,
     /// The client was asked something, or has answered.
     Asking,
     /// The client left while it was asked.
@@ -103,7 +109,10 @@ impl Call {
     /// Relays until the last message has gone to the client; gives back what is left of the answer.
     async fn relay(&mut self) -> Result<Body, CallError> {
         if let Some(mut turn) = self.turn.take() {
-            self.attended(turn.come()).await?;
+            self.attended(turn.come()).await.map_err(|error| match error {
+                CallError::TimedOut(millis) => CallError::NoTurn(millis),
+                other => other,
+            })?;
             self.turn = Some(turn);
         }
         let mut resent = false;
@@ -112,21 +121,24 @@ impl Call {
             let connection = self.attended(session.connection_for(&scope)).await??;
             let _user = connection.users.token();
             self.sent = Some(connection.clone());
+            self.guard.flight.sent.store(true, Ordering::Release);
             let posted = self.attended(connection.post(self.message.clone())).await?;
             let mut response = posted.map_err(|error| self.lost(&connection, &error))?;
             let status = response.status();
-            if status.is_success() {
-                if let Some(rest) = self.answer(&connection, response).await? {
-                    return Ok(rest);
+            let loss = if status.is_success() {
+                match self.answer(&connection, response).await? {
+                    Some(rest) => return Ok(rest),
+                    None => Loss::Gone,
                 }
             } else {
                 let text = self.attended(response.body_mut().text(REFUSAL_LIMIT)).await?.unwrap_or_default();
-                if !(connection.has_session_id() && is_session_lost(status, &text)) {
-                    return Err(self.refused(self.site().refusal(status, &text)));
+                match session_loss(status, &text).filter(|_| connection.has_session_id()) {
+                    Some(loss) => loss,
+                    None => return Err(self.refused(self.refusal(status, &text, response.headers()))),
                 }
-            }
-            // The upstream refused the request because it does not know the session: it was not carried out.
-            session.lost(&connection, true);
+            };
+            // The upstream refused the request for the sake of its session: it was not carried out.
+            session.lost(&connection, loss == Loss::Gone);
             if std::mem::replace(&mut resent, true) {
                 let text =
                     "the upstream forgot its session twice; check whether requests reach different replicas";
@@ -258,7 +270,9 @@ impl Call {
         is_result: bool,
         held: Charge,
     ) -> Result<(), CallError> {
-        while let Ok(aside) = self.guard.aside.try_recv() {
+        // Not what comes while these go: it could be without end.
+        for _ in 0..self.guard.aside.len() {
+            let Ok(aside) = self.guard.aside.try_recv() else { break };
             self.beside(aside).await?;
         }
         if is_result {
@@ -343,6 +357,17 @@ impl Call {
         Site { server: &self.guard.desired.server.name, step: Step::Request }
     }
 
+    /// A status other than success; one that says "later" says when.
+    fn refusal(&self, status: StatusCode, text: &str, headers: &HeaderMap) -> Trouble {
+        let trouble = self.site().refusal(status, text);
+        match status {
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+                asked_to_wait(trouble, headers)
+            }
+            _ => trouble,
+        }
+    }
+
     fn not_mcp(&self, text: &str) -> Trouble {
         self.site().trouble(Failure::ProtocolError, text)
     }
@@ -389,25 +414,35 @@ impl Call {
         if self.is_asked() { self.clock.hard_end() } else { self.clock.deadline() }
     }
 
-    /// Waits for `work` as long as the call may go on, and passes on what comes for the client meanwhile.
+    /// Waits for `work` as long as the call may go on, and passes on what comes for the client meanwhile. Neither who always has
+    /// something for the client nor work that is always ready keeps the call past its end, or the one from the other.
     async fn attended<T>(&mut self, work: impl Future<Output = T>) -> Result<T, CallError> {
         let mut work = std::pin::pin!(work);
+        let mut asides = 0_usize;
         loop {
             let deadline = self.deadline();
+            if Instant::now() >= deadline {
+                return Err(CallError::TimedOut(self.clock.millis_until(deadline)));
+            }
             let is_asked = self.is_asked();
             let guard = &mut self.guard;
             let news = tokio::select! {
                 biased;
-                Some(aside) = guard.aside.recv() => News::Aside(aside),
-                value = &mut work => return Ok(value),
                 () = guard.session.cancelled().cancelled() => return Err(CallError::Ending),
-                () = guard.cancelled.notified() => return Err(CallError::Cancelled),
+                () = guard.flight.cancelled.notified() => return Err(CallError::Cancelled),
+                Some(aside) = guard.aside.recv(), if asides < ASIDES => News::Aside(aside),
+                value = &mut work => return Ok(value),
+                () = std::future::ready(()), if asides >= ASIDES => News::WorkHadItsTurn,
                 Ok(()) = guard.asking.changed() => News::Asking,
                 () = self.reply.left(), if is_asked => News::Left,
                 () = sleep_until(deadline) => return Err(CallError::TimedOut(self.clock.millis_until(deadline))),
             };
             match news {
-                News::Aside(aside) => self.beside(aside).await?,
+                News::Aside(aside) => {
+                    asides += 1;
+                    self.beside(aside).await?;
+                }
+                News::WorkHadItsTurn => asides = 0,
                 News::Asking => self.clock.progress(Instant::now()),
                 News::Left => self.give_up_asking(),
             }
@@ -432,9 +467,9 @@ async fn bounded<T>(
 ) -> Result<T, CallError> {
     tokio::select! {
         biased;
-        value = work => Ok(value),
         () = guard.session.cancelled().cancelled() => Err(CallError::Ending),
-        () = guard.cancelled.notified() => Err(CallError::Cancelled),
+        () = guard.flight.cancelled.notified() => Err(CallError::Cancelled),
+        value = work => Ok(value),
         () = sleep_until(deadline) => Err(CallError::TimedOut(clock.millis_until(deadline))),
     }
 }

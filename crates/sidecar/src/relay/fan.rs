@@ -82,12 +82,21 @@ fn hand(session: &Arc<Session>, connection: &Arc<Connection>, text: &str, method
     };
     let Some(for_client) = ask::hand(session, scope, connection, text, via, true) else { return };
     let handed = match via {
-        Via::Stream(_) => scope.push(&event(for_client, held)),
+        Via::Stream(_) => push_request(scope, for_client, held),
         Via::Call(call) => session.aside(call, Aside { is_progress: false, text: for_client, held }),
     };
     if !handed {
         ask::client_left(session, scope, via);
     }
+}
+
+/// Sends a request on the newest stream of `scope`, which keeps it for the next one should it not be read.
+fn push_request(scope: &Scope, text: String, held: Charge) -> bool {
+    let key = match Frame::parse(&text) {
+        Ok(Frame::Request { id, .. }) => id.key(),
+        Ok(_) | Err(_) => return false,
+    };
+    scope.push_request(&event(text, held), &key)
 }
 
 /// Sends `text` on the streams of all scopes for which `concerns` holds.

@@ -2,9 +2,7 @@
 
 use super::answer::{kept_alive, not_held, refuse, stream};
 use super::{accepts_stream, ask, scope_of, source};
-use crate::registry::Registry;
 use crate::session::{Inbox, Listener, Offer, Scope, Session, Via};
-use axum::extract::{Path, State};
 use axum::response::Response;
 use berth_mcp::error;
 use futures::{StreamExt, stream as streams};
@@ -20,17 +18,15 @@ const WORD: Duration = Duration::from_secs(5);
 const COME_BACK: Duration = Duration::from_secs(5);
 
 /// Opens the stream. 405 if the upstream has none.
-pub(super) async fn open(
-    State(registry): State<Arc<Registry>>,
-    Path(uid): Path<String>,
-    headers: HeaderMap,
-) -> Response {
-    let Some(session) = registry.get(&uid).filter(|session| session.takes_work()) else { return not_held() };
-    let scope = match scope_of(&session, &headers, None) {
+pub(super) async fn open(session: &Arc<Session>, headers: &HeaderMap) -> Response {
+    if !session.takes_work() {
+        return not_held();
+    }
+    let scope = match scope_of(session, headers, None) {
         Ok(scope) => scope,
         Err(response) => return *response,
     };
-    if !accepts_stream(&headers) {
+    if !accepts_stream(headers) {
         let text = "the answer to a GET is an event stream: accept text/event-stream";
         return refuse(StatusCode::NOT_ACCEPTABLE, error::INVALID_REQUEST, text, None);
     }
@@ -69,6 +65,8 @@ impl Drop for Open {
     fn drop(&mut self) {
         let via = Via::Stream(self.listener.id);
         let scope = &self.listener.scope;
+        scope.close_stream(self.listener.id);
+        scope.hand_on(self.inbox.unread());
         if scope.is_asked(via) && tokio::runtime::Handle::try_current().is_ok() {
             self.session.spawn(came_back(self.session.clone(), scope.clone(), via));
         }

@@ -1,12 +1,13 @@
 //! Messages of a client that want no answer: notifications, and responses to the server's requests.
 
-use crate::session::{Scope, Session};
-use crate::upstream::{Connection, REFUSAL_LIMIT, SendError};
+use crate::session::{Outgoing, Scope, Session};
+use crate::upstream::{Connection, Loss, REFUSAL_LIMIT, SendError, session_loss};
 use berth_mcp::frame::{Frame, splice};
 use berth_mcp::method;
 use bytes::Bytes;
 use http::StatusCode;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -15,8 +16,21 @@ use tokio::time::timeout;
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Passes `text`, which is `frame`, to the upstream if it is connected: no such message is a reason to connect. An answer goes
-/// to the connection that asked, once. 202 if there is nothing more to do, 502 if the upstream did not take it.
+/// to the connection that asked, once. 202 if there is nothing more to do, 502 if the upstream did not take it, 503 if too many
+/// messages are on their way already.
 pub(super) async fn pass(session: &Arc<Session>, scope: &Scope, text: &str, frame: &Frame<'_>) -> StatusCode {
+    let noted = match frame {
+        Frame::Response { id: Some(_), .. } => None,
+        _ => match outbound(scope, text, frame) {
+            Some(message) => Some(message),
+            None => return StatusCode::ACCEPTED,
+        },
+    };
+    // Before a request of the server's counts as answered.
+    let Ok(Some(going)) = timeout(ACCEPT_TIMEOUT, session.outgoing(text.len())).await else {
+        session.shared.metrics.outgoing_dropped.inc();
+        return StatusCode::SERVICE_UNAVAILABLE;
+    };
     let (message, connection) = match frame {
         Frame::Response { id: Some(id), .. } => {
             let Some(asked) = scope.answer(&id.key()) else {
@@ -25,11 +39,11 @@ pub(super) async fn pass(session: &Arc<Session>, scope: &Scope, text: &str, fram
             };
             (Some(splice(text, [(id.span(), &asked.id)])), Some(asked.connection))
         }
-        _ => (outbound(scope, text, frame), session.established()),
+        _ => (noted, session.established()),
     };
     let (Some(message), Some(connection)) = (message, connection) else { return StatusCode::ACCEPTED };
     let (done, status) = oneshot::channel();
-    let delivery = deliver(session.clone(), connection, message);
+    let delivery = deliver(session.clone(), connection, message, going);
     // A client that leaves has still said it.
     session.spawn(async move {
         let _ = done.send(delivery.await);
@@ -47,29 +61,45 @@ fn outbound(scope: &Scope, text: &str, frame: &Frame<'_>) -> Option<String> {
         Frame::Notification { method, subject } if method == method::CANCELLED => {
             let subject = subject.as_ref()?;
             let running = scope.running(&subject.key())?;
-            running.cancelled.notify_one();
-            Some(splice(text, [(subject.span(), &running.upstream_id.to_string())]))
+            running.flight.cancelled.notify_one();
+            // The upstream must not be told of an id that it never saw.
+            running
+                .flight
+                .sent
+                .load(Ordering::Acquire)
+                .then(|| splice(text, [(subject.span(), &running.upstream_id.to_string())]))
         }
         _ => Some(text.to_owned()),
     }
 }
 
-async fn deliver(session: Arc<Session>, connection: Arc<Connection>, message: String) -> StatusCode {
+async fn deliver(
+    session: Arc<Session>,
+    connection: Arc<Connection>,
+    message: String,
+    _going: Outgoing,
+) -> StatusCode {
     let _user = connection.users.token();
     let sent = timeout(ACCEPT_TIMEOUT, async {
         let mut response = connection.post(Bytes::from(message)).await?;
-        response.body_mut().finish(REFUSAL_LIMIT).await;
-        Ok::<_, SendError>(response.status())
+        let status = response.status();
+        let text = if status.is_success() {
+            response.body_mut().finish(REFUSAL_LIMIT).await;
+            String::new()
+        } else {
+            response.body_mut().text(REFUSAL_LIMIT).await.unwrap_or_default()
+        };
+        Ok::<_, SendError>((status, text))
     });
     let sent = tokio::select! {
         sent = sent => sent,
         () = session.cancelled().cancelled() => return StatusCode::BAD_GATEWAY,
     };
     match sent {
-        Ok(Ok(status)) if status.is_success() => StatusCode::ACCEPTED,
-        Ok(Ok(status)) => {
-            if status == StatusCode::NOT_FOUND && connection.has_session_id() {
-                session.lost(&connection, true);
+        Ok(Ok((status, _))) if status.is_success() => StatusCode::ACCEPTED,
+        Ok(Ok((status, text))) => {
+            if let Some(loss) = session_loss(status, &text).filter(|_| connection.has_session_id()) {
+                session.lost(&connection, loss == Loss::Gone);
             }
             StatusCode::BAD_GATEWAY
         }

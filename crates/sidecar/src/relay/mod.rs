@@ -1,11 +1,13 @@
 //! The data path: MCP of the legacy era towards clients, for the gateway only.
 //!
-//! [`request`] takes a client's request and [`call`] relays it; [`message`] is what wants no answer, [`map`] turns ids.
+//! [`request`] takes a client's request and [`call`] relays it, [`attached`] to its client as long as that is there;
+//! [`message`] is what wants no answer, [`map`] turns ids.
 //! [`listen`] is a client's GET, [`source`] the upstream's own stream behind it, [`fan`] what comes on that; [`ask`] hands a
 //! client what the server asks. `initialize` and `ping` end here.
 
 mod answer;
 mod ask;
+mod attached;
 mod call;
 mod clock;
 mod fan;
@@ -24,32 +26,37 @@ use crate::session::{CallError, NoScope, Scope, Session};
 use answer::{
     Answer, SESSION_ID, json, not_held, not_initialized, refuse, respond, scope_unknown, too_many_clients,
 };
-use axum::Router;
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
 use berth_mcp::error::{self, render_result};
 use berth_mcp::frame::Frame;
 use berth_mcp::{header, method};
-use http::header::ACCEPT;
-use http::{HeaderMap, HeaderValue, StatusCode};
-use request::Request;
+use http::header::{ACCEPT, ALLOW};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
+
 use std::sync::Arc;
 
-/// Route `/mcp/{uid}`.
-pub(crate) fn router(registry: Arc<Registry>) -> Router {
-    let path = format!("/{}/{{uid}}", berth_wire::DATA_PREFIX);
-    Router::new().route(&path, post(receive).get(listen::open).delete(close_scope)).with_state(registry)
+/// The session that a path of the data path names; none if it is another path.
+pub(crate) fn session_of(path: &str) -> Option<&str> {
+    let uid = path.strip_prefix('/')?.strip_prefix(berth_wire::DATA_PREFIX)?.strip_prefix('/')?;
+    (!uid.is_empty() && !uid.contains('/')).then_some(uid)
 }
 
-async fn receive(
-    State(registry): State<Arc<Registry>>,
-    Path(uid): Path<String>,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
-    let Some(session) = registry.get(&uid) else { return not_held() };
+/// Answers a request of the gateway's.
+pub(crate) async fn answer(registry: &Registry, request: Request) -> Response {
+    let (Parts { method, uri, headers, .. }, body) = request.into_parts();
+    let Some(session) = session_of(uri.path()).and_then(|uid| registry.get(uid)) else { return not_held() };
+    match method {
+        Method::POST => receive(&session, &headers, body).await,
+        Method::GET => listen::open(&session, &headers).await,
+        Method::DELETE => close_scope(&session, &headers),
+        _ => (StatusCode::METHOD_NOT_ALLOWED, [(ALLOW, "POST, GET, DELETE")]).into_response(),
+    }
+}
+
+async fn receive(session: &Arc<Session>, headers: &HeaderMap, body: Body) -> Response {
     let mut charge = session.shared.budget.charge();
     let limit = usize::try_from(session.desired().limits.request_bytes).unwrap_or(usize::MAX);
     let bytes = match read::message(body, limit, &mut charge).await {
@@ -69,13 +76,13 @@ async fn receive(
     if let Frame::Request { id, method, params, .. } = &frame
         && method == method::INITIALIZE
     {
-        return initialize(&session, id.raw(), params.unwrap_or("{}"), accepts_stream(&headers)).await;
+        return initialize(session, id.raw(), params.unwrap_or("{}"), accepts_stream(headers)).await;
     }
     let request_id = match &frame {
         Frame::Request { id, .. } => Some(id.raw()),
         Frame::Notification { .. } | Frame::Response { .. } => None,
     };
-    let scope = match scope_of(&session, &headers, request_id) {
+    let scope = match scope_of(session, headers, request_id) {
         Ok(scope) => scope,
         Err(response) => return *response,
     };
@@ -84,10 +91,10 @@ async fn receive(
             json(StatusCode::OK, render_result(id.raw(), "{}"))
         }
         Frame::Request { id, method, progress_token, .. } => {
-            let request = Request { text, id, method, token: progress_token.as_ref(), charge };
-            request.relay(&session, scope, accepts_stream(&headers)).await
+            let request = request::Request { text, id, method, token: progress_token.as_ref(), charge };
+            request.relay(session, scope, accepts_stream(headers)).await
         }
-        _ => message::pass(&session, &scope, text, &frame).await.into_response(),
+        _ => message::pass(session, &scope, text, &frame).await.into_response(),
     }
 }
 
@@ -122,19 +129,14 @@ async fn initialize(session: &Arc<Session>, id: &str, params: &str, accepts_stre
     respond(answer, accepts_stream, Some(early)).await
 }
 
-async fn close_scope(
-    State(registry): State<Arc<Registry>>,
-    Path(uid): Path<String>,
-    headers: HeaderMap,
-) -> Response {
-    let Some(session) = registry.get(&uid) else { return not_held() };
+fn close_scope(session: &Arc<Session>, headers: &HeaderMap) -> Response {
     let Some(token) = headers.get(SESSION_ID) else { return not_initialized(None) };
     let Ok(scope) = token.to_str().map_err(|_| NoScope::Unknown).and_then(|token| session.close_scope(token))
     else {
         return scope_unknown(None);
     };
     if let Some(scope) = scope {
-        ask::client_ended(&session, &scope);
+        ask::client_ended(session, &scope);
     }
     StatusCode::NO_CONTENT.into_response()
 }
@@ -164,6 +166,14 @@ fn accepts_stream(headers: &HeaderMap) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_data_path_names_one_session() {
+        assert_eq!(session_of("/mcp/0b1e-uid"), Some("0b1e-uid"));
+        for path in ["/mcp/", "/mcp", "/mcp/a/", "/mcp/a/b", "/mcpa", "/v1/sessions", "/", ""] {
+            assert_eq!(session_of(path), None, "{path}");
+        }
+    }
 
     #[test]
     fn a_client_takes_a_stream_unless_it_says_otherwise() {

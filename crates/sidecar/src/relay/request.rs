@@ -1,6 +1,7 @@
 //! A client's request, from its message to the call that relays it.
 
 use super::answer::{Answer, json, not_held, respond};
+use super::attached::Attached;
 use super::call::{Call, Prepared};
 use super::map::Ids;
 use super::outside::uri;
@@ -35,8 +36,9 @@ impl Request<'_> {
         scope: Arc<Scope>,
         accepts_stream: bool,
     ) -> Response {
-        let server = session.desired().server.name.clone();
-        let refused = |error: &CallError| json(StatusCode::OK, error.render(&server, self.id.raw()));
+        let desired = session.desired();
+        let refused =
+            |error: &CallError| json(StatusCode::OK, error.render(&desired.server.name, self.id.raw()));
         if self.method == method::UNSUBSCRIBE && self.is_kept_subscribed(session, &scope) {
             return json(StatusCode::OK, render_result(self.id.raw(), "{}"));
         }
@@ -53,16 +55,16 @@ impl Request<'_> {
         let message = ids.outbound(self.text, self.id, self.token);
         let (head, answer) = oneshot::channel();
         let prepared = Prepared { ids, message, subscription, charge: self.charge };
-        session.spawn(Call::new(guard, turn, prepared, Reply::new(head, accepts_stream)).run());
+        let call = Call::new(guard, turn, prepared, Reply::new(head, accepts_stream)).run();
+        let call = Attached::new(session.clone(), call);
         let id = self.id.raw().to_owned();
         let answer = async move {
-            let Ok(answer) = answer.await else {
+            call.until(answer).await.unwrap_or_else(|| {
                 // Only a panic of the call leaves it unanswered.
                 let text = "the sidecar failed; the outcome is unknown";
-                let body = error::ErrorBody::new(error::INTERNAL, text).server(server);
-                return Answer::Json(body.render(Some(&id)).into());
-            };
-            answer
+                let body = error::ErrorBody::new(error::INTERNAL, text).server(&desired.server.name);
+                Answer::Json(body.render(Some(&id)).into())
+            })
         };
         respond(answer, accepts_stream, None).await
     }

@@ -3,14 +3,15 @@
 
 use super::call::COPIES;
 use super::fan;
+use crate::fault;
 use crate::session::{Keep, Offer, Session, StreamStep};
-use crate::upstream::{Body, Carried, Connection, REFUSAL_LIMIT, SendError, is_session_lost};
+use crate::upstream::{Body, Carried, Connection, Loss, REFUSAL_LIMIT, SendError, retry_after, session_loss};
 use berth_mcp::{header, sse};
 use berth_net::metrics::Held;
-use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Response, StatusCode};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::time::sleep_until;
 
 /// After so many events of one chunk those who read get a turn.
@@ -30,9 +31,22 @@ struct Source {
 /// Keeps the stream until nobody listens or the session's end begins.
 pub(super) async fn keep(session: Arc<Session>) {
     let mut source = Source { session: session.clone(), epoch: 0, last: None, refused: None };
+    let mut kept = Kept(Some(session.clone()));
     tokio::select! {
-        () = source.run() => {}
-        () = session.fenced().cancelled() => session.listening.abandon(),
+        // Whoever listens from now on keeps it.
+        () = source.run() => kept.0 = None,
+        () = session.fenced().cancelled() => {}
+    }
+}
+
+/// Says that nobody keeps the stream any more if that was not said, in a panic too.
+struct Kept(Option<Arc<Session>>);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if let Some(session) = self.0.take() {
+            session.listening.abandon();
+        }
     }
 }
 
@@ -40,6 +54,7 @@ impl Source {
     async fn run(&mut self) {
         let session = self.session.clone();
         let listening = &session.listening;
+        fault::point("listen");
         loop {
             match listening.step(&session, self.may_ask()) {
                 StreamStep::Stop => return,
@@ -101,12 +116,12 @@ impl Source {
         }
         let is_ill = status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED;
         if is_ill || status == StatusCode::TOO_MANY_REQUESTS {
-            return seconds(&response);
+            return retry_after(response.headers(), SystemTime::now());
         }
         let text = response.body_mut().text(REFUSAL_LIMIT).await.unwrap_or_default();
-        if connection.has_session_id() && is_session_lost(status, &text) {
+        if let Some(loss) = session_loss(status, &text).filter(|_| connection.has_session_id()) {
             // The next request that needs the upstream opens a new one.
-            session.lost(connection, true);
+            session.lost(connection, loss == Loss::Gone);
             return None;
         }
         session.listening.answered(connection.epoch, Offer::Declined);
@@ -175,7 +190,29 @@ fn is_stream(response: &Response<Body>) -> bool {
     media_type.is_some_and(|value| header::is_media_type(value, header::EVENT_STREAM))
 }
 
-fn seconds(response: &Response<Body>) -> Option<Duration> {
-    let value = response.headers().get(RETRY_AFTER)?.to_str().ok()?;
-    value.trim().parse().ok().map(Duration::from_secs)
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+    use crate::session::Desired;
+
+    #[tokio::test]
+    async fn after_a_panic_the_next_who_listens_keeps_the_stream() {
+        let shared = fixture::shared();
+        let desired = Desired::new(fixture::spec("Bearer first"), &shared.dialer).unwrap();
+        let session = Session::new("s".into(), desired, shared);
+        let scope = session.scope(&session.new_client("{}").unwrap().token).unwrap();
+        let (first, to_keep) = session.listen(scope.clone());
+        assert!(to_keep);
+        let (_, to_keep) = session.listen(scope.clone());
+        assert!(!to_keep, "the first does");
+        fault::arm("listen");
+        assert!(tokio::spawn(keep(session.clone())).await.unwrap_err().is_panic());
+        let (_, to_keep) = session.listen(scope.clone());
+        assert!(to_keep);
+        drop(first);
+        keep(session.clone()).await;
+        let (_, to_keep) = session.listen(scope);
+        assert!(to_keep, "one that ended well says so too");
+    }
 }

@@ -1,4 +1,4 @@
-//! The server's requests that a client was handed: each is answered once, to the connection that it came from. Pure.
+//! The server's requests that a client was handed: each is answered once, to the connection that it came from.
 
 use berth_mcp::frame::{Token, TokenKey};
 use std::collections::{HashMap, VecDeque};
@@ -144,6 +144,11 @@ impl<C> Book<C> {
             Entry::Open(asked) => Some(asked),
             Entry::Spent => None,
         })
+    }
+
+    /// Whether the client has the request `key` unanswered.
+    pub(crate) fn is_open(&self, key: &TokenKey) -> bool {
+        matches!(self.entries.get(key), Some(Entry::Open(_)))
     }
 
     /// Whether the client has none unanswered.

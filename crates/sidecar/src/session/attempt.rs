@@ -11,6 +11,7 @@ use crate::upstream::handshake::{Failed, Handshake};
 use crate::upstream::{Connection, Transport, Trouble};
 use berth_net::feed::Urgency;
 use berth_wire::{Failure as Reason, Outcome};
+use http::StatusCode;
 use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -142,7 +143,7 @@ impl Running {
         let session = &self.session;
         lock(&session.inner).link.failed(
             self.epoch,
-            Failure::Own,
+            Failure::Own(None),
             &session.shared.gate,
             Moment::new(session),
         );
@@ -154,11 +155,16 @@ impl Running {
     fn failed(&self, mut trouble: Trouble, access: &super::Desired) -> Ended {
         let session = &self.session;
         let mut inner = lock(&session.inner);
+        let is_as_now = inner.desired.has_access_of(access);
         let failure = match trouble.failure {
-            // One that was refused what it no longer carries may try again.
-            Reason::Unauthorized if inner.desired.has_access_of(access) => Failure::Credential(&trouble),
+            Reason::Unauthorized if is_as_now => Failure::Credential(&trouble),
+            // A limit on a credential that nobody else has is nobody else's.
+            Reason::RateLimited if access.own_credential => {
+                Failure::Own(Some(&trouble).filter(|_| is_as_now))
+            }
             _ if is_the_servers(&trouble) => Failure::Server(&trouble),
-            _ => Failure::Own,
+            // One that was refused what it no longer carries may try again.
+            _ => Failure::Own(Some(&trouble).filter(|_| is_as_now)),
         };
         trouble.retry_after =
             inner.link.failed(self.epoch, failure, &session.shared.gate, Moment::new(session));
@@ -201,7 +207,7 @@ impl Drop for Running {
             let session = &self.session;
             lock(&session.inner).link.failed(
                 self.epoch,
-                Failure::Own,
+                Failure::Own(None),
                 &session.shared.gate,
                 Moment::new(session),
             );
@@ -211,15 +217,19 @@ impl Drop for Running {
     }
 }
 
-/// Whether `trouble` would meet every session of the server. An error that the upstream answers by JSON-RPC is about what this
-/// client sent, one about a credential is about this session.
+/// Whether `trouble` would meet every session of the server. An error that the upstream answers by JSON-RPC, or by a status that
+/// blames the request, is about what this client sent, one about a credential is about this session.
 fn is_the_servers(trouble: &Trouble) -> bool {
     match trouble.failure {
         Reason::UpstreamUnreachable
         | Reason::InitializeTimeout
         | Reason::TLSUntrusted
         | Reason::RateLimited => true,
-        Reason::ProtocolError => trouble.rpc_error.is_none(),
+        Reason::ProtocolError => {
+            let blames =
+                |status: StatusCode| status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT;
+            trouble.rpc_error.is_none() && !trouble.status.is_some_and(blames)
+        }
         Reason::Unauthorized
         | Reason::InvalidSpec
         | Reason::RefNotFound

@@ -1,7 +1,8 @@
 //! The books of one running call, and what can become of it.
 
 use super::lanes::{Full, Turn};
-use super::scope::{MAX_SCOPES, Running};
+use super::scope::{Flight, Running};
+use super::scopes::MAX_SCOPES;
 use super::{Desired, Scope, Session};
 use crate::budget::{Charge, NoRoom};
 use crate::sync::lock;
@@ -14,7 +15,7 @@ use berth_wire::Limits;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 /// Messages that wait for a call whose client is slow; more are lost.
@@ -33,6 +34,8 @@ pub(crate) enum CallError {
     Cancelled,
     /// It took too long, in milliseconds.
     TimedOut(u64),
+    /// Its turn did not come in time, in milliseconds.
+    NoTurn(u64),
     /// The answer was larger than so many bytes.
     TooLarge(usize),
     /// The sidecar has no memory for the answer now.
@@ -70,6 +73,13 @@ impl CallError {
             Self::TimedOut(millis) => {
                 let text =
                     format!("server {server:?} did not answer within {millis} ms; the request was cancelled");
+                ErrorBody::new(error::TIMED_OUT, text)
+            }
+            Self::NoTurn(millis) => {
+                let text = format!(
+                    "the request waited {millis} ms for its turn and was not sent; wait for other requests of the \
+                     session to finish, or raise limits of the McpServer"
+                );
                 ErrorBody::new(error::TIMED_OUT, text)
             }
             Self::TooLarge(limit) => {
@@ -119,8 +129,8 @@ pub(crate) struct CallGuard {
     pub upstream_id: u64,
     /// Its client.
     pub scope: Arc<Scope>,
-    /// Told when the client has cancelled it.
-    pub cancelled: Arc<Notify>,
+    /// Whether it was sent, and whether the client has cancelled it.
+    pub flight: Arc<Flight>,
     /// How many requests of the server's wait for the client for its sake.
     pub asking: watch::Receiver<u32>,
     /// What the upstream says of it elsewhere than on its answer.
@@ -166,14 +176,14 @@ impl Session {
         let turn = self.lanes.enter(limits.concurrent_calls, limits.queued_calls);
         let turn = turn.map_err(|Full| NotBegun::Full(limits))?;
         let upstream_id = self.fresh_upstream_id();
-        let cancelled = Arc::new(Notify::new());
+        let flight = Arc::<Flight>::default();
         let (asking, asked) = watch::channel(0);
-        scope.begin(id.clone(), Running { upstream_id, cancelled: cancelled.clone(), asking });
+        scope.begin(id.clone(), Running { upstream_id, flight: flight.clone(), asking });
         let (sender, aside) = mpsc::channel(MAX_ASIDE);
         lock(&self.asides).insert(upstream_id, sender);
         let (session, asking) = (self.clone(), asked);
         let guard =
-            CallGuard { session, desired, upstream_id, scope, cancelled, asking, aside, id, _books: books };
+            CallGuard { session, desired, upstream_id, scope, flight, asking, aside, id, _books: books };
         Ok((guard, turn))
     }
 

@@ -50,7 +50,8 @@ impl Session {
         if inner.scopes.add(scope) { Ok(()) } else { Err(NoScope::TooMany) }
     }
 
-    /// The scope of the client with `token`. One that is not held here, as its sidecar was replaced, is rebuilt.
+    /// The scope of the client with `token`. One that is not held here, as its sidecar was replaced or it gave way
+    /// to others, is rebuilt.
     pub(crate) fn scope(&self, token: &str) -> Result<Arc<Scope>, NoScope> {
         let sealed = self.unseal(token).ok_or(NoScope::Unknown)?;
         let mut inner = lock(&self.inner);
@@ -61,7 +62,8 @@ impl Session {
             return Err(NoScope::Unknown);
         }
         let profile = Profile::read(&sealed.params);
-        let scope = Scope::new(sealed.client, profile, Known::none(), &self.shared.metrics.scopes);
+        let known = inner.scopes.known_of(&sealed.client).map_or_else(Known::none, Known::of_state);
+        let scope = Scope::new(sealed.client, profile, known, &self.shared.metrics.scopes);
         if inner.scopes.add(scope.clone()) { Ok(scope) } else { Err(NoScope::TooMany) }
     }
 

@@ -5,7 +5,7 @@
 //! for later ones is decided by the [link](super::link) and the gate.
 
 use super::attempt::{Attempt, Ended, Running};
-use super::{CallError, Effect, Moment, Session};
+use super::{CallError, Effect, Session};
 use crate::sync::lock;
 use crate::upstream::{Carried, Connection, Site, Step, Trouble};
 use berth_net::feed::Urgency;
@@ -13,6 +13,8 @@ use berth_wire::{Failure, Outcome};
 use std::sync::Arc;
 use tokio::time::Instant;
 
+/// Attempts that failed and are still being cleaned up after, while another may begin.
+const MAX_CLEANING: usize = 8;
 /// Lost upstream sessions that are remembered for the end.
 const MAX_UNCLOSED: usize = 8;
 
@@ -46,7 +48,6 @@ impl Session {
     }
 
     fn need(self: &Arc<Self>, params: Option<&Arc<str>>) -> Result<Need, CallError> {
-        let at = Moment::new(self);
         let mut inner = lock(&self.inner);
         if let Carried::Withheld(withheld) = &inner.desired.carried {
             return Err(CallError::Trouble(Trouble::withheld(withheld)));
@@ -56,7 +57,14 @@ impl Session {
             let text = "no client has sent initialize yet";
             return Err(CallError::Trouble(self.trouble(Failure::ProtocolError, text)));
         };
-        let needed = inner.link.need(&self.shared.gate, at);
+        if inner.link.would_begin() && inner.attempts.len() >= MAX_CLEANING {
+            drop(inner);
+            let text = format!(
+                "{MAX_CLEANING} attempts that failed are still being cleaned up after; try again later"
+            );
+            return Err(CallError::Trouble(self.trouble(Failure::UpstreamUnreachable, &text)));
+        }
+        let needed = inner.link.need(&self.shared.gate, Instant::now());
         match needed {
             Ok(Effect::UseConnection) => inner.connection.clone().map(Need::Use).ok_or(CallError::Ending),
             Ok(Effect::StartAttempt(epoch)) => {

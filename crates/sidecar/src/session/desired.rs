@@ -2,9 +2,11 @@
 
 use super::seal::Key;
 use crate::bounds::millis;
-use crate::upstream::{Carried, Target, TargetError};
+use crate::upstream::{Carried, Dialer, Target, TargetError, TrustError};
 use berth_mcp::header;
-use berth_wire::{Generation, Header, Limits, OnStateLost, ServerKey, SessionSpec, Subject, Timeouts};
+use berth_wire::{
+    Generation, Header, Limits, OnStateLost, ServerKey, SessionSpec, Subject, Timeouts, UpstreamTls,
+};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,6 +37,8 @@ pub(crate) struct Desired {
     pub target: Target,
     /// What every request carries, credentials among it.
     pub carried: Carried,
+    /// What it carries is this session's alone.
+    pub own_credential: bool,
     pub timeouts: Timeouts,
     pub on_state_lost: OnStateLost,
     pub limits: Limits,
@@ -48,6 +52,9 @@ pub enum SpecError {
     /// The URL cannot be dialled.
     #[error(transparent)]
     Url(#[from] TargetError),
+    /// The authorities of its certificate cannot be used.
+    #[error(transparent)]
+    Trust(#[from] TrustError),
     /// A header has a name that HTTP does not allow.
     #[error("upstream header {0:?} has a name that cannot be sent; see auth of the McpServer")]
     HeaderName(String),
@@ -65,9 +72,16 @@ pub enum SpecError {
 }
 
 impl Desired {
-    /// Checks `spec`.
-    pub(crate) fn new(spec: SessionSpec) -> Result<Self, SpecError> {
+    /// Checks `spec`, whose upstream `dialer` will reach.
+    pub(crate) fn new(spec: SessionSpec, dialer: &Dialer) -> Result<Self, SpecError> {
         let target = Target::parse(&spec.upstream.url)?;
+        let target = match &spec.upstream.tls {
+            Some(UpstreamTls { ca_pem, server_name }) => {
+                let trust = ca_pem.as_deref().map(|pem| dialer.trust(pem)).transpose()?;
+                target.checked(server_name.as_deref(), trust)?
+            }
+            None => target,
+        };
         let carried = match spec.upstream.withheld {
             Some(withheld) => Carried::Withheld(Arc::new(withheld)),
             None => Carried::Headers(Arc::new(read_headers(spec.upstream.headers)?)),
@@ -79,6 +93,7 @@ impl Desired {
             subject: spec.subject,
             target,
             carried,
+            own_credential: spec.upstream.own_credential,
             timeouts: spec.timeouts,
             on_state_lost: spec.on_state_lost,
             limits: spec.limits,
@@ -135,6 +150,7 @@ fn read_header(header: Header) -> Result<(HeaderName, HeaderValue), SpecError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixture;
 
     fn header(name: &str, value: &str) -> Header {
         Header { name: name.into(), value: value.into() }
@@ -145,6 +161,31 @@ mod tests {
         let (name, value) = read_header(header("Authorization", "Bearer hunter2")).unwrap();
         assert_eq!(name, http::header::AUTHORIZATION);
         assert!(!format!("{value:?}").contains("hunter2"));
+    }
+
+    #[tokio::test]
+    async fn authorities_are_shared_by_all_who_trust_the_same_and_another_set_is_another_access() {
+        let dialer = Dialer::system().unwrap();
+        let pem = |name: &str| {
+            let key = rcgen::KeyPair::generate().unwrap();
+            rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap().self_signed(&key).unwrap().pem()
+        };
+        let (first, second) = (pem("a.test"), pem("b.test"));
+        let desired = |ca: &str| {
+            let mut spec = fixture::spec("Bearer first");
+            spec.upstream.url = "https://a.test/mcp".into();
+            spec.upstream.tls = Some(UpstreamTls { ca_pem: Some(ca.to_owned()), server_name: None });
+            Desired::new(spec, &dialer)
+        };
+        let (one, same) = (desired(&first).unwrap(), desired(&first).unwrap());
+        let (held, other) = (one.target.trust.clone().unwrap(), same.target.trust.clone().unwrap());
+        assert!(Arc::ptr_eq(&held, &other) && one.has_access_of(&same));
+        assert!(!desired(&second).unwrap().has_access_of(&one));
+        let refused = desired("hunter2").err().unwrap().to_string();
+        assert!(refused.contains("transport.http.tls.caRef") && !refused.contains("hunter2"), "{refused}");
+        let mut plain = fixture::spec("Bearer first");
+        plain.upstream.tls = Some(UpstreamTls::default());
+        assert_eq!(Desired::new(plain, &dialer).err(), Some(SpecError::Url(TargetError::NoTls)));
     }
 
     #[test]

@@ -10,18 +10,16 @@
 //!
 //! Connections that stand are not touched by it.
 
-use crate::upstream::Trouble;
+use crate::upstream::{MOST_ASKED, Trouble};
 use berth_net::backoff::Doubling;
 use berth_wire::{Failure, Outcome};
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// The delay after the first failure; each later one is twice as long.
-const FIRST: Duration = Duration::from_millis(500);
+pub(super) const FIRST: Duration = Duration::from_millis(500);
 /// The longest delay of ours.
 const MOST: Duration = Duration::from_mins(2);
-/// The longest delay that an upstream may ask for.
-const MOST_ASKED: Duration = Duration::from_hours(1);
 
 /// Whether attempts may be made, and what failed last.
 #[derive(Debug)]
@@ -100,7 +98,7 @@ impl Gate {
                 None
             }
             Verdict::Ill(trouble) if is_current => {
-                let delay = self.delay(trouble, at.random);
+                let delay = delay(&mut self.pauses, trouble, at.random);
                 self.close(trouble, delay, at);
                 Some(delay)
             }
@@ -111,6 +109,16 @@ impl Gate {
                 }
                 None
             }
+        }
+    }
+
+    /// Other authorities are trusted now: a server whose certificate was not trusted may be tried at once.
+    pub(crate) fn trust_changed(&mut self) {
+        let untrusted = |closed: &Closed| closed.trouble.failure == Failure::TLSUntrusted && !closed.tried;
+        if self.closed.as_ref().is_some_and(untrusted) {
+            self.round += 1;
+            self.closed = None;
+            self.pauses.start_anew();
         }
     }
 
@@ -155,16 +163,15 @@ impl Gate {
             tried: false,
         });
     }
+}
 
-    /// The next delay: what the upstream asked for if it limits us, else ours, between its half and its whole.
-    fn delay(&mut self, trouble: &Trouble, random: u32) -> Duration {
-        let half = self.pauses.pause() / 2;
-        let ours = half + half.mul_f64(f64::from(random) / f64::from(u32::MAX));
-        match asked(trouble) {
-            Some(asked) if trouble.failure == Failure::RateLimited => asked,
-            Some(asked) => asked.max(ours),
-            None => ours,
-        }
+/// The next of `pauses`: what the upstream asked for if it limits us, else ours, between its half and its whole.
+pub(super) fn delay(pauses: &mut Doubling, trouble: &Trouble, random: u32) -> Duration {
+    let ours = pauses.pause_within(random);
+    match asked(trouble) {
+        Some(asked) if trouble.failure == Failure::RateLimited => asked,
+        Some(asked) => asked.max(ours),
+        None => ours,
     }
 }
 

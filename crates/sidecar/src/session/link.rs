@@ -5,10 +5,12 @@
 
 use super::gate::{Gate, Moment, Pass, Verdict};
 use super::machine::{Effect, Event, Machine};
+use super::own::Own;
 use crate::sync::{Mutex, lock};
 use crate::upstream::Trouble;
 use std::ops::Deref;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// A machine with its pass.
 pub(crate) struct Link {
@@ -17,6 +19,8 @@ pub(crate) struct Link {
     pass: Option<Pass>,
     /// Why the session is barred.
     barred: Option<Trouble>,
+    /// Its pauses after failures of its own.
+    own: Own,
 }
 
 /// How an attempt failed.
@@ -26,8 +30,8 @@ pub(crate) enum Failure<'a> {
     Server(&'a Trouble),
     /// The upstream refuses what the session carries.
     Credential(&'a Trouble),
-    /// It says nothing of the server.
-    Own,
+    /// It says nothing of the server. With trouble if another attempt would meet the same.
+    Own(Option<&'a Trouble>),
 }
 
 impl Deref for Link {
@@ -39,14 +43,18 @@ impl Deref for Link {
 }
 
 impl Link {
-    pub(crate) const fn new() -> Self {
-        Self { machine: Machine::new(), pass: None, barred: None }
+    pub(crate) fn new() -> Self {
+        Self { machine: Machine::new(), pass: None, barred: None, own: Own::new() }
     }
 
     /// A request needs the upstream: what to do, or why nothing is tried.
-    pub(crate) fn need(&mut self, gate: &Mutex<Gate>, at: Moment) -> Result<Effect, Trouble> {
+    pub(crate) fn need(&mut self, gate: &Mutex<Gate>, now: Instant) -> Result<Effect, Trouble> {
         if self.machine.would_begin() {
-            match lock(gate).enter(at.now) {
+            let entered = match self.own.hold(now) {
+                Some(trouble) => Err(trouble),
+                None => lock(gate).enter(now),
+            };
+            match entered {
                 Ok(pass) => self.pass = Some(pass),
                 Err(trouble) => {
                     self.machine.step(Event::Held);
@@ -63,10 +71,11 @@ impl Link {
     /// The attempt `epoch` made a connection.
     pub(crate) fn established(&mut self, epoch: u64, gate: &Mutex<Gate>, at: Moment) -> Effect {
         self.settle(gate, Verdict::Well, at);
+        self.own.start_anew();
         self.machine.step(Event::Established(epoch))
     }
 
-    /// The attempt `epoch` failed. If the server is to be left alone, for how long.
+    /// The attempt `epoch` failed. If no other is to be made for a while, for how long.
     pub(crate) fn failed(
         &mut self,
         epoch: u64,
@@ -81,20 +90,27 @@ impl Link {
                 self.barred = Some(Trouble { retry_after: None, ..trouble.clone() });
                 (Verdict::Unknown, Event::Refused(epoch))
             }
-            Failure::Own => (Verdict::Unknown, Event::Failed(epoch)),
+            Failure::Own(_) => (Verdict::Unknown, Event::Failed(epoch)),
         };
         self.settle(gate, verdict, at);
         self.machine.step(event);
         match failure {
             Failure::Server(_) => lock(gate).wait(at.now),
-            Failure::Credential(_) | Failure::Own => None,
+            Failure::Own(Some(trouble)) => Some(self.own.failed(trouble, at)),
+            Failure::Credential(_) | Failure::Own(None) => None,
         }
     }
 
     /// What the session carries, or where it leads, has changed.
     pub(crate) fn changed(&mut self) {
         self.barred = None;
+        self.own.start_anew();
         self.machine.step(Event::Changed);
+    }
+
+    /// Before when no attempt is made, in milliseconds since 1970.
+    pub(crate) fn next_try(&self, gate: &Mutex<Gate>, now: Instant) -> Option<u64> {
+        lock(gate).next_try(now).max(self.own.next_try(now))
     }
 
     /// The connection of the attempt `epoch` was lost.

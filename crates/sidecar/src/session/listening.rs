@@ -110,7 +110,7 @@ impl Listening {
         Policy::keep(lock(&self.state).seen(connection), epoch)
     }
 
-    /// Nobody keeps the stream any more, as the session ends.
+    /// Nobody keeps the stream any more, as the session ends or the task that did has panicked.
     pub(crate) fn abandon(&self) {
         lock(&self.state).kept = false;
     }

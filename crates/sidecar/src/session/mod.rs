@@ -2,7 +2,8 @@
 //!
 //! [`machine`] and [`gate`] decide, [`connect`], [`attempt`] and [`end`] carry out, [`recover`] tells clients of what was lost.
 //! [`clients`] are known by tokens that [`seal`] makes; a [`scope`] is what is held of one, [`lanes`] is who may call, [`stream`]
-//! and [`listening`] are about what the server says outside of calls. Nothing here runs while a session is idle: no task, no timer.
+//! and [`listening`] are about what the server says outside of calls, [`own`] and [`outgoing`] bound what a session tries and sends.
+//! Nothing here runs while a session is idle and nobody listens: no task, no timer.
 
 mod asked;
 mod attempt;
@@ -17,9 +18,12 @@ mod link;
 mod listening;
 mod machine;
 mod outbox;
+mod outgoing;
+mod own;
 mod profile;
 mod recover;
 mod scope;
+mod scopes;
 mod seal;
 mod stream;
 
@@ -33,6 +37,7 @@ pub(crate) use gate::Gate;
 pub(crate) use lanes::Turn;
 pub(crate) use listening::Listener;
 pub(crate) use outbox::Inbox;
+pub(crate) use outgoing::Outgoing;
 pub(crate) use scope::{Refused, Scope};
 pub(crate) use seal::Key;
 pub(crate) use stream::{Keep, Offer, StreamStep};
@@ -49,11 +54,12 @@ use lanes::Lanes;
 use link::Link;
 use listening::Listening;
 use machine::Effect;
+use outgoing::Places;
 use recover::FIRST_STATE;
 use rustls::crypto::SecureRandom;
-use scope::Scopes;
+use scopes::Scopes;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
@@ -91,8 +97,11 @@ pub(crate) struct Session {
     calls: TaskTracker,
     requests: AtomicU64,
     in_flight: AtomicU32,
+    /// Watchers know that the counts above have changed, and have not looked yet.
+    counts_told: AtomicBool,
     next_id: AtomicU64,
     lanes: Arc<Lanes>,
+    places: Places,
     /// Where running calls take what does not come on their answers, by their ids upstream.
     asides: Mutex<HashMap<u64, mpsc::Sender<Aside>>>,
     /// The streams for what the server says outside of calls.
@@ -143,8 +152,10 @@ impl Session {
             calls: TaskTracker::new(),
             requests: AtomicU64::new(0),
             in_flight: AtomicU32::new(0),
+            counts_told: AtomicBool::new(false),
             next_id: AtomicU64::new(1),
             lanes: Arc::default(),
+            places: Places::default(),
             asides: Mutex::default(),
             listening: Listening::default(),
         })
@@ -160,7 +171,11 @@ impl Session {
     pub(crate) fn update(&self, desired: Desired) {
         let mut inner = lock(&self.inner);
         self.credential.replace(desired.carried.clone());
-        let trouble = inner.trouble.take();
+        let mut trouble = inner.trouble.take();
+        if desired.target.trust != inner.desired.target.trust {
+            lock(&self.shared.gate).trust_changed();
+            trouble = trouble.filter(|trouble| trouble.failure != Failure::TLSUntrusted);
+        }
         inner.trouble = trouble_after(&desired.carried, Some(&inner.desired.carried), trouble);
         if !desired.has_access_of(&inner.desired) {
             inner.link.changed();
@@ -177,6 +192,8 @@ impl Session {
 
     /// Observed state.
     pub(crate) fn report(&self) -> SessionReport {
+        // Before the counts are read: one that changes after that is told again.
+        self.counts_told.swap(false, Ordering::AcqRel);
         let inner = lock(&self.inner);
         SessionReport {
             uid: self.uid.to_string(),
@@ -187,7 +204,7 @@ impl Session {
             next_retry_unix_millis: inner
                 .link
                 .is_backing_off()
-                .then(|| lock(&self.shared.gate).next_try(Instant::now()))
+                .then(|| inner.link.next_try(&self.shared.gate, Instant::now()))
                 .flatten(),
             activity: Activity {
                 requests: self.requests.load(Ordering::Relaxed),
@@ -224,8 +241,10 @@ impl Session {
     }
 
     fn tell(&self, urgency: Urgency) {
-        if urgency == Urgency::Now {
-            self.listening.wake();
+        match urgency {
+            Urgency::Now => self.listening.wake(),
+            Urgency::Soon if self.counts_told.swap(true, Ordering::AcqRel) => return,
+            Urgency::Soon => {}
         }
         self.shared.feed.mark(&self.uid, urgency);
     }

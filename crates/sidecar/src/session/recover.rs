@@ -25,6 +25,16 @@ impl Known {
         Self(AtomicU64::new(0))
     }
 
+    /// That of a client which knows of `state`.
+    pub(super) fn of_state(state: u64) -> Self {
+        Self(AtomicU64::new(state))
+    }
+
+    /// The number of the state.
+    pub(super) fn state(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
     /// Whether what the client knows is gone, as `connection` began anew.
     fn is_lost_on(&self, connection: &Connection) -> bool {
         connection.has_session_id() && self.0.load(Ordering::Acquire) < connection.state

@@ -1,7 +1,7 @@
-//! Client scopes: the state of each downstream client of a session.
+//! A client scope: the state of one downstream client of a session.
 
 use super::asked::{Asked, Book, Out, Via};
-use super::outbox::{Inbox, Outbox, outbox};
+use super::outbox::{Inbox, Outbox, Unread, outbox};
 use super::profile::Profile;
 use super::recover::Known;
 use super::seal::ClientId;
@@ -12,7 +12,8 @@ use berth_mcp::frame::{Frame, TokenKey, splice};
 use berth_net::metrics::Held;
 use bytes::Bytes;
 use prometheus_client::metrics::gauge::Gauge;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use tokio::sync::{Notify, watch};
 
@@ -41,6 +42,8 @@ struct State {
     asked: Book<Arc<Connection>>,
     /// Its open streams, the newest last.
     streams: Vec<Outbox>,
+    /// Requests of the server's that were not read when their stream broke, for the next stream.
+    unread: Vec<Unread>,
     subscriptions: HashSet<Box<str>>,
 }
 
@@ -49,10 +52,18 @@ struct State {
 pub(crate) struct Running {
     /// Its id upstream.
     pub upstream_id: u64,
-    /// Told when the client has cancelled it.
-    pub cancelled: Arc<Notify>,
+    pub flight: Arc<Flight>,
     /// How many requests of the server's it keeps waiting for the client.
     pub asking: watch::Sender<u32>,
+}
+
+/// How far a running request is.
+#[derive(Debug, Default)]
+pub(crate) struct Flight {
+    /// Told when the client has cancelled it.
+    pub cancelled: Notify,
+    /// The upstream may have seen it.
+    pub sent: AtomicBool,
 }
 
 /// Why a request of the server's cannot be handed to a client; what the server is told.
@@ -152,7 +163,9 @@ impl Scope {
 
     /// Takes out the server's requests that went by `via`: nobody will answer them.
     pub(crate) fn abandon(&self, via: Via) -> Vec<Asked<Arc<Connection>>> {
-        let abandoned = lock(&self.state).asked.abandon(|asked| asked.via == via);
+        let mut state = lock(&self.state);
+        let abandoned = state.asked.abandon(|asked| asked.via == via);
+        state.forget_unread();
         abandoned.into_iter().map(|(_, asked)| asked).collect()
     }
 
@@ -171,7 +184,7 @@ impl Scope {
     /// Ends the scope's streams; gives the server's requests that nobody will answer.
     pub(crate) fn close(&self) -> Vec<Asked<Arc<Connection>>> {
         let mut state = lock(&self.state);
-        state.streams = Vec::new();
+        (state.streams, state.unread) = (Vec::new(), Vec::new());
         state.asked.abandon(|_| true).into_iter().map(|(_, asked)| asked).collect()
     }
 
@@ -191,7 +204,15 @@ impl Scope {
             state.streams.remove(0);
         }
         state.streams.push(outbox);
+        state.hand_on_unread();
         inbox
+    }
+
+    /// Hands on what was not read of a stream that is closed: to the newest one, or to the next.
+    pub(crate) fn hand_on(&self, unread: Vec<Unread>) {
+        let mut state = lock(&self.state);
+        state.unread.extend(unread);
+        state.hand_on_unread();
     }
 
     /// Ends the stream `id`, if it is still there.
@@ -213,19 +234,12 @@ impl Scope {
 
     /// Sends an event on the newest stream. False if there is none; one that takes no more is ended.
     pub(crate) fn push(&self, event: &Bytes) -> bool {
-        let mut state = lock(&self.state);
-        while let Some(newest) = state.streams.last() {
-            let gone = !newest.is_open();
-            if newest.push(event.clone()).is_ok() {
-                return true;
-            }
-            state.streams.pop();
-            // Its client is there, and reads too slowly. What is lost is lost; it sees its stream end.
-            if !gone {
-                return false;
-            }
-        }
-        false
+        lock(&self.state).push(event, None)
+    }
+
+    /// The same with a request of the server's, which the client knows by `key`.
+    pub(crate) fn push_request(&self, event: &Bytes, key: &TokenKey) -> bool {
+        lock(&self.state).push(event, Some(key))
     }
 
     /// Notes that the client wants news of the resource `uri`. False if it did before.
@@ -260,7 +274,7 @@ impl Scope {
         state.subscriptions.contains(uri) || state.subscriptions.iter().any(|whole| is_part(whole))
     }
 
-    fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         let state = lock(&self.state);
         state.running.is_empty()
             && state.asked.is_empty()
@@ -269,100 +283,56 @@ impl Scope {
     }
 }
 
-/// Scopes that a session holds at once. Most clients leave without a DELETE, so the one unused longest gives way; its
-/// client, should it come back, has it rebuilt.
-pub(crate) const MAX_SCOPES: usize = 256;
-/// Scopes whose end by DELETE is remembered, so that they are not rebuilt.
-const MAX_CLOSED: usize = 1024;
-
-/// The scopes of a session, by their clients.
-#[derive(Default)]
-pub(crate) struct Scopes {
-    by_client: HashMap<ClientId, Entry>,
-    /// Those that their clients ended, oldest first.
-    closed: VecDeque<ClientId>,
-    clock: u64,
-}
-
-struct Entry {
-    scope: Arc<Scope>,
-    /// Value of `clock` at its last use.
-    used: u64,
-}
-
-impl Scopes {
-    /// Adds a scope; false if there are too many that are in use.
-    pub(crate) fn add(&mut self, scope: Arc<Scope>) -> bool {
-        if self.by_client.len() >= MAX_SCOPES {
-            let idle = self.by_client.iter().filter(|(_, entry)| entry.scope.is_idle());
-            let Some(oldest) = idle.min_by_key(|(_, entry)| entry.used).map(|(client, _)| *client) else {
+impl State {
+    fn push(&mut self, event: &Bytes, request: Option<&TokenKey>) -> bool {
+        while let Some(newest) = self.streams.last() {
+            let gone = !newest.is_open();
+            if newest.push(event.clone(), request.cloned()).is_ok() {
+                return true;
+            }
+            self.streams.pop();
+            // Its client is there, and reads too slowly. What is lost is lost; it sees its stream end.
+            if !gone {
                 return false;
-            };
-            self.by_client.remove(&oldest);
+            }
         }
-        self.clock += 1;
-        self.by_client.insert(scope.client, Entry { scope, used: self.clock });
-        true
+        false
     }
 
-    /// The scope of `client`, which counts as used.
-    pub(crate) fn get(&mut self, client: &ClientId) -> Option<Arc<Scope>> {
-        self.clock += 1;
-        let entry = self.by_client.get_mut(client)?;
-        entry.used = self.clock;
-        Some(entry.scope.clone())
-    }
-
-    /// All, the one used last first.
-    pub(crate) fn latest_first(&self) -> Vec<Arc<Scope>> {
-        let mut entries: Vec<_> = self.by_client.values().collect();
-        entries.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.used));
-        entries.into_iter().map(|entry| entry.scope.clone()).collect()
-    }
-
-    /// Whether `client` ended its scope.
-    pub(crate) fn is_closed(&self, client: &ClientId) -> bool {
-        self.closed.contains(client)
-    }
-
-    /// Ends the scope of `client`, which is not to be rebuilt; gives it if there was one.
-    pub(crate) fn close(&mut self, client: ClientId) -> Option<Arc<Scope>> {
-        if self.closed.len() >= MAX_CLOSED {
-            self.closed.pop_front();
+    /// Sends what was not read on the newest stream, if there is one.
+    fn hand_on_unread(&mut self) {
+        self.forget_unread();
+        for (key, event) in std::mem::take(&mut self.unread) {
+            if !self.push(&event, Some(&key)) {
+                self.unread.push((key, event));
+            }
         }
-        self.closed.push_back(client);
-        self.by_client.remove(&client).map(|entry| entry.scope)
     }
 
-    /// Ends all.
-    pub(crate) fn clear(&mut self) {
-        for entry in self.by_client.values() {
-            entry.scope.close_streams();
+    /// Forgets those to which the server wants no answer any more.
+    fn forget_unread(&mut self) {
+        let asked = &self.asked;
+        self.unread.retain(|(key, _)| asked.is_open(key));
+        if self.unread.is_empty() {
+            self.unread = Vec::new();
         }
-        self.by_client = HashMap::new();
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use crate::fixture;
+    use crate::session::Desired;
+    use crate::session::scopes::tests::scope;
+    use crate::upstream::{Credential, Transport};
 
-    fn key(text: &str) -> TokenKey {
+    pub(in crate::session) fn key(text: &str) -> TokenKey {
         TokenKey::Text(text.into())
     }
 
-    fn running(upstream_id: u64) -> Running {
-        Running { upstream_id, cancelled: Arc::default(), asking: watch::Sender::new(0) }
-    }
-
-    fn scope(number: usize, gauge: &Gauge) -> Arc<Scope> {
-        Scope::new(client(number), Profile::read("{}"), Known::none(), gauge)
-    }
-
-    fn client(number: usize) -> ClientId {
-        let mut client = [0; 16];
-        client[..8].copy_from_slice(&number.to_be_bytes());
-        client
+    pub(in crate::session) fn running(upstream_id: u64) -> Running {
+        Running { upstream_id, flight: Arc::default(), asking: watch::Sender::new(0) }
     }
 
     #[test]
@@ -375,45 +345,6 @@ mod tests {
         assert_eq!(scope.latest_call(), Some(11));
         scope.finish(&key("1"), 11);
         assert!(scope.running(&key("1")).is_none() && scope.is_idle());
-    }
-
-    #[test]
-    fn the_idle_scope_unused_longest_gives_way() {
-        let (gauge, mut scopes) = (Gauge::default(), Scopes::default());
-        for number in 0..MAX_SCOPES {
-            assert!(scopes.add(scope(number, &gauge)));
-        }
-        scopes.get(&client(0)).unwrap().begin(key("call"), running(1));
-        scopes.get(&client(1));
-        for number in 2..MAX_SCOPES {
-            scopes.get(&client(number));
-        }
-        assert!(scopes.add(scope(MAX_SCOPES, &gauge)));
-        assert!(scopes.get(&client(0)).is_some(), "a scope with a running request stays");
-        assert!(scopes.get(&client(1)).is_none() && scopes.get(&client(2)).is_some());
-        assert_eq!(scopes.latest_first()[0].client, client(2));
-        assert_eq!(usize::try_from(gauge.get()).unwrap(), MAX_SCOPES);
-        let all = scopes.latest_first();
-        for scope in &all {
-            scope.subscribe("a").unwrap();
-        }
-        assert!(!scopes.add(scope(MAX_SCOPES + 1, &gauge)), "none gives way while in use");
-        drop(all);
-        scopes.clear();
-        assert_eq!(gauge.get(), 0);
-    }
-
-    #[test]
-    fn an_end_by_delete_is_remembered_up_to_a_bound() {
-        let (gauge, mut scopes) = (Gauge::default(), Scopes::default());
-        scopes.add(scope(0, &gauge));
-        assert!(scopes.close(client(0)).is_some() && scopes.close(client(1)).is_none());
-        assert!(scopes.is_closed(&client(0)) && scopes.get(&client(0)).is_none());
-        for number in 2..=MAX_CLOSED {
-            scopes.close(client(number));
-        }
-        assert!(!scopes.is_closed(&client(0)) && scopes.is_closed(&client(1)));
-        assert_eq!((scopes.closed.len(), gauge.get()), (MAX_CLOSED, 0));
     }
 
     #[tokio::test]
@@ -431,6 +362,49 @@ mod tests {
         let streams = [(); 6].map(|()| scope.open_stream(3));
         assert_eq!(lock(&scope.state).streams.len(), MAX_STREAMS);
         drop(streams);
+    }
+
+    #[tokio::test]
+    async fn a_request_that_was_not_read_goes_to_the_newest_stream_unless_it_is_over() {
+        let shared = fixture::shared();
+        let desired = Desired::new(fixture::spec("Bearer first"), &shared.dialer).unwrap();
+        let credential = Credential::new(desired.carried.clone());
+        let sockets = shared.metrics.connections.clone();
+        let connection = Arc::new(Connection::unused(Transport::new(
+            shared.dialer.clone(),
+            desired.target.clone(),
+            credential,
+            sockets,
+        )));
+        let profile = Profile::read(r#"{"capabilities":{"elicitation":{}}}"#);
+        let scope = Scope::new(ClientId::default(), profile, Known::none(), &Gauge::default());
+        let ask = |id: &str| {
+            let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"elicitation/create"}}"#);
+            scope.hand(&connection, &text, Via::Stream(1)).unwrap();
+            assert!(scope.push_request(&Bytes::from(id.to_owned()), &TokenKey::Number(id.into())));
+        };
+        let leave = |id: u64, mut inbox: Inbox| {
+            scope.close_stream(id);
+            scope.hand_on(inbox.unread());
+        };
+        let (mut first, second) = (scope.open_stream(1), scope.open_stream(2));
+        ask("1");
+        assert!(scope.push(&Bytes::from_static(b"news")));
+        leave(2, second);
+        assert_eq!(first.next().await.as_deref(), Some(&b"1"[..]), "the older stream has it at once");
+        ask("2");
+        ask("3");
+        leave(1, first);
+        scope.answer(&TokenKey::Number("2".into()));
+        let mut third = scope.open_stream(3);
+        assert_eq!(third.next().await.as_deref(), Some(&b"3"[..]), "and no news, and nothing that is over");
+        assert!(scope.push(&Bytes::from_static(b"last")));
+        assert_eq!(third.next().await.as_deref(), Some(&b"last"[..]));
+        ask("4");
+        leave(3, third);
+        assert_eq!(lock(&scope.state).unread.len(), 1);
+        scope.abandon(Via::Stream(1));
+        assert!(lock(&scope.state).unread.is_empty(), "nobody waits for it any more");
     }
 
     #[test]

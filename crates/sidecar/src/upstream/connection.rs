@@ -3,7 +3,7 @@
 use super::body::Body;
 use super::target::Target;
 use super::transport::{SendError, Transport};
-use super::{REFUSAL_LIMIT, is_session_lost};
+use super::{REFUSAL_LIMIT, redirect, session_loss};
 use berth_mcp::header;
 use berth_wire::Outcome;
 use bytes::Bytes;
@@ -62,6 +62,12 @@ impl Connection {
         }
     }
 
+    /// One over `transport` for which nothing was sent.
+    #[cfg(test)]
+    pub(crate) fn unused(transport: Arc<Transport>) -> Self {
+        Self::new((1, 1), "{}".into(), transport, SessionNames::default())
+    }
+
     /// Whether the upstream gave a session id.
     pub fn has_session_id(&self) -> bool {
         self.names.id.is_some()
@@ -86,7 +92,7 @@ impl Connection {
             }
             Ok(request)
         };
-        self.transport.send(make).await
+        redirect::send(&self.transport, &Method::GET, make).await
     }
 
     /// Notes that the upstream does not know the session any more.
@@ -125,7 +131,7 @@ pub(crate) async fn post(
         request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(header::JSON));
         Ok(request)
     };
-    transport.send(make).await
+    redirect::send(transport, &Method::POST, make).await
 }
 
 /// DELETEs the upstream session. A server that knows no DELETE, or no such session, has nothing left to end. Without its
@@ -139,13 +145,13 @@ pub(crate) async fn delete(transport: &Arc<Transport>, names: &SessionNames, dea
         Ok(request(Method::DELETE, transport.target(), &headers, names, Bytes::new()))
     };
     let confirmed = async {
-        let response = transport.send(make).await.ok()?;
+        let response = redirect::send(transport, &Method::DELETE, make).await.ok()?;
         let (status, mut body) = (response.status(), response.into_body());
         if status.is_success() || status == StatusCode::METHOD_NOT_ALLOWED {
             return Some(());
         }
         let text = body.text(REFUSAL_LIMIT).await.unwrap_or_default();
-        is_session_lost(status, &text).then_some(())
+        session_loss(status, &text).map(drop)
     };
     match tokio::time::timeout_at(deadline, confirmed).await {
         Ok(Some(())) => Outcome::Confirmed,

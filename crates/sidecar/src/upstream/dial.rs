@@ -1,23 +1,24 @@
 //! Opens sockets to upstreams: name, TCP, TLS, each with an error of its own.
 
+use super::families;
+use super::proxy::{self, Proxies, Proxy};
 use super::target::{Host, Target};
 use super::trouble::Step;
+use super::trust::{Trust, TrustError, Untrusted, connector};
 use crate::fault;
-use hickory_resolver::config::{NameServerConfig, ResolverConfig};
+use crate::sync::lock;
+use hickory_resolver::config::{LookupIpStrategy, NameServerConfig, ResolverConfig};
 use hickory_resolver::net::NetError;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::{ResolverBuilder, TokioResolver};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{CertificateError, RootCertStore};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
-
-/// How long one address is tried when there are more: one that drops packets must not use up the whole connect timeout.
-const ADDRESS_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Pauses between rounds over addresses that all refuse. A Service whose endpoints have just changed refuses for a moment, as
 /// kube-proxy writes its rules at most once a second; nothing was sent, so that trying again is safe.
@@ -46,6 +47,17 @@ pub enum DialError {
         /// What the system said about the last address.
         message: String,
     },
+    /// The proxy opened no way.
+    #[error("the proxy {proxy} opens no way to the upstream: {message}")]
+    Proxy {
+        /// Host and port of the proxy.
+        proxy: String,
+        /// What went wrong.
+        message: String,
+    },
+    /// The upstream answered with a redirect that is not followed. It did nothing else.
+    #[error("the upstream redirects {0}")]
+    Redirected(String),
     /// The certificate was refused.
     #[error("the upstream's certificate is not trusted: {0}")]
     Untrusted(String),
@@ -57,7 +69,12 @@ pub enum DialError {
 /// Opens sockets; shared by all sessions, remembers nothing between them.
 pub struct Dialer {
     resolver: TokioResolver,
+    proxies: Proxies,
+    /// The public authorities.
+    roots: RootCertStore,
     tls: TlsConnector,
+    /// Other sets of authorities that are in use.
+    trusts: Mutex<Vec<Weak<Trust>>>,
 }
 
 /// Why there is no dialer.
@@ -96,18 +113,31 @@ impl Dialer {
         mut builder: ResolverBuilder<TokioRuntimeProvider>,
         roots: RootCertStore,
     ) -> Result<Self, DialerError> {
+        let options = builder.options_mut();
         // Connects are rare, and one after a loss must see where the upstream is now.
-        builder.options_mut().cache_size = 0;
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut tls = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
-        // Tickets would let an upstream link the sessions of different subjects, and cost memory.
-        tls.resumption = rustls::client::Resumption::disabled();
+        options.cache_size = 0;
+        options.ip_strategy = LookupIpStrategy::Ipv6AndIpv4;
         let resolver = builder.build().map_err(|error| unusable(&error))?;
-        Ok(Self { resolver, tls: TlsConnector::from(Arc::new(tls)) })
+        let (proxies, tls) = (Proxies::default(), connector(roots.clone())?);
+        Ok(Self { resolver, proxies, roots, tls, trusts: Mutex::default() })
+    }
+
+    /// The same, by way of `proxies`.
+    #[must_use]
+    pub fn through(self, proxies: Proxies) -> Self {
+        Self { proxies, ..self }
+    }
+
+    /// Trust in the authorities of `pem` beside the public ones. Sessions with the same share one.
+    pub fn trust(&self, pem: &str) -> Result<Arc<Trust>, TrustError> {
+        let mut trusts = lock(&self.trusts);
+        trusts.retain(|trust| trust.strong_count() > 0);
+        if let Some(held) = trusts.iter().filter_map(Weak::upgrade).find(|held| held.is_of(pem)) {
+            return Ok(held);
+        }
+        let trust = Arc::new(Trust::new(&self.roots, pem)?);
+        trusts.push(Arc::downgrade(&trust));
+        Ok(trust)
     }
 
     /// Opens a socket to `target`, and says at `reached` how far it is. Bounds on time are the caller's.
@@ -116,17 +146,48 @@ impl Dialer {
         target: &Target,
         reached: &(dyn Fn(Step) + Send + Sync),
     ) -> Result<Box<dyn Stream>, DialError> {
-        reached(Step::Resolve);
-        fault::point("resolve");
-        let addresses = self.resolve(&target.host).await?;
-        reached(Step::Connect);
-        fault::point("connect");
-        let stream = connect(&addresses, target.port, REFUSED_PAUSES).await?;
+        let stream = match self.proxies.of(target) {
+            Some(proxy) => self.tunnel(proxy, target, reached).await?,
+            None => self.open(&target.host, target.port, reached).await?,
+        };
         let Some(name) = &target.tls_name else { return Ok(Box::new(stream)) };
         reached(Step::Tls);
         fault::point("tls");
-        let stream = self.tls.connect(name.clone(), stream).await.map_err(|error| refused(&error))?;
+        let tls = target.trust.as_ref().map_or(&self.tls, |trust| trust.connector());
+        let stream = tls.connect(name.clone(), stream).await.map_err(|error| refused(&error))?;
         Ok(Box::new(stream))
+    }
+
+    async fn open(
+        &self,
+        host: &Host,
+        port: u16,
+        reached: &(dyn Fn(Step) + Send + Sync),
+    ) -> Result<TcpStream, DialError> {
+        reached(Step::Resolve);
+        fault::point("resolve");
+        let addresses = self.resolve(host).await?;
+        reached(Step::Connect);
+        fault::point("connect");
+        connect(&addresses, port, REFUSED_PAUSES).await
+    }
+
+    async fn tunnel(
+        &self,
+        proxy: &Proxy,
+        target: &Target,
+        reached: &(dyn Fn(Step) + Send + Sync),
+    ) -> Result<TcpStream, DialError> {
+        let failed = |message: String| DialError::Proxy { proxy: proxy.to_string(), message };
+        let opened = self.open(&proxy.host, proxy.port, reached).await;
+        let stream = opened.map_err(|error| {
+            failed(match error {
+                DialError::Resolve(_) => "its name cannot be resolved".to_owned(),
+                DialError::Connect { message, .. } => message,
+                other => other.to_string(),
+            })
+        })?;
+        proxy::tunnel(stream, target).await.map_err(failed)
     }
 
     async fn resolve(&self, host: &Host) -> Result<Vec<IpAddr>, DialError> {
@@ -150,7 +211,7 @@ async fn connect(
 ) -> Result<TcpStream, DialError> {
     let mut pauses = pauses.into_iter();
     loop {
-        let error = match connect_any(addresses, port).await {
+        let error = match families::connect_any(addresses, port).await {
             Ok(stream) => return Ok(stream),
             Err(error) => error,
         };
@@ -161,30 +222,6 @@ async fn connect(
             _ => return Err(DialError::Connect { port, message: error.to_string() }),
         }
     }
-}
-
-/// One round over the addresses; the error is that of the last.
-async fn connect_any(addresses: &[IpAddr], port: u16) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "the name has no address");
-    for (index, address) in addresses.iter().enumerate() {
-        let attempt = TcpStream::connect(SocketAddr::new(*address, port));
-        let result = if index + 1 < addresses.len() {
-            tokio::time::timeout(ADDRESS_TIMEOUT, attempt)
-                .await
-                .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
-        } else {
-            attempt.await
-        };
-        match result {
-            Ok(stream) => {
-                // Messages are small and awaited: waiting to fill a segment only adds delay.
-                let _ = stream.set_nodelay(true);
-                return Ok(stream);
-            }
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
 }
 
 fn unusable(error: &NetError) -> DialerError {
@@ -201,10 +238,14 @@ fn unresolved(error: &NetError) -> String {
 
 fn refused(error: &io::Error) -> DialError {
     let cause = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-    match cause {
-        Some(rustls::Error::InvalidCertificate(reason)) => DialError::Untrusted(reason.to_string()),
-        _ => DialError::Tls(error.to_string()),
-    }
+    let Some(rustls::Error::InvalidCertificate(reason)) = cause else {
+        return DialError::Tls(error.to_string());
+    };
+    let explained = match reason {
+        CertificateError::Other(other) => other.0.downcast_ref::<Untrusted>(),
+        _ => None,
+    };
+    DialError::Untrusted(explained.map_or_else(|| reason.to_string(), ToString::to_string))
 }
 
 #[cfg(test)]

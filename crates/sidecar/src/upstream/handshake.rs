@@ -1,7 +1,7 @@
 //! Opens an MCP session of the legacy era: dial, `initialize`, `notifications/initialized`.
 
 use super::connection::{Connection, SessionNames, delete, post};
-use super::retry::retry_after;
+use super::retry::asked_to_wait;
 use super::{Body, BodyError, REFUSAL_LIMIT, SendError, Site, Step, Transport, Trouble};
 use crate::fault;
 use crate::sync::lock;
@@ -14,7 +14,7 @@ use serde::Deserialize;
 use std::borrow::Cow;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -173,7 +173,7 @@ impl Attempt {
         let message = format!(r#"{{"jsonrpc":"2.0","method":"{}"}}"#, method::INITIALIZED);
         let mut response = self.post(message).await.map_err(|error| site.send(&error))?;
         if !response.status().is_success() {
-            return Err(asked_to_wait(site.status(response.status()), &response));
+            return Err(asked_to_wait(site.status(response.status()), response.headers()));
         }
         response.body_mut().finish(REFUSAL_LIMIT).await;
         Ok(result)
@@ -192,7 +192,7 @@ impl Attempt {
         let (json, stream) = (is(header::JSON), is(header::EVENT_STREAM));
         if !status.is_success() {
             let text = response.body_mut().text(REFUSAL_LIMIT).await.unwrap_or_default();
-            return Err(asked_to_wait(site.refusal(status, &text), &response));
+            return Err(asked_to_wait(site.refusal(status, &text), response.headers()));
         }
         let body = response.body_mut();
         if json {
@@ -260,11 +260,6 @@ impl Attempt {
     fn site(&self) -> Site<'_> {
         Site { server: &self.handshake.server, step: self.reached().step }
     }
-}
-
-/// Adds to `trouble` what the upstream asked to wait for.
-fn asked_to_wait(trouble: Trouble, response: &Response<Body>) -> Trouble {
-    Trouble { retry_after: retry_after(response.headers(), SystemTime::now()), ..trouble }
 }
 
 #[derive(Deserialize)]

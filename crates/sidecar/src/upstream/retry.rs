@@ -1,12 +1,25 @@
-//! `Retry-After`: how long an upstream asks not to be asked again. Pure.
+//! `Retry-After`: how long an upstream asks not to be asked again.
 
+use super::Trouble;
 use http::HeaderMap;
 use http::header::{DATE, HeaderName, RETRY_AFTER};
 use std::time::{Duration, SystemTime};
 
-/// What `headers` ask for, in seconds or until a date; none if there is nothing that can be read. A date is taken by the upstream's
-/// own clock if it tells it, else by ours, which shows `now`.
-pub(super) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+/// The longest time that an upstream may ask for.
+pub(crate) const MOST_ASKED: Duration = Duration::from_hours(1);
+
+/// Adds to `trouble` what the `headers` of the answer ask to wait for.
+pub(crate) fn asked_to_wait(trouble: Trouble, headers: &HeaderMap) -> Trouble {
+    Trouble { retry_after: retry_after(headers, SystemTime::now()), ..trouble }
+}
+
+/// What `headers` ask for, in seconds or until a date, at most [`MOST_ASKED`]; none if there is nothing that can be read. A date
+/// is taken by the upstream's own clock if it tells it, else by ours, which shows `now`.
+pub(crate) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+    read(headers, now).map(|asked| asked.min(MOST_ASKED))
+}
+
+fn read(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) {
         // Digits that do not fit are a long time all the same.
@@ -40,7 +53,8 @@ mod tests {
     fn seconds_and_dates_are_read_and_rubbish_is_not() {
         assert_eq!(asked("120", None), Some(120));
         assert_eq!(asked(" 0 ", None), Some(0));
-        assert_eq!(asked("99999999999999999999999", None), Some(u64::MAX));
+        assert_eq!(asked("99999999999999999999999", None), Some(MOST_ASKED.as_secs()));
+        assert_eq!(asked("Tue, 08 Nov 1994 08:49:37 GMT", None), Some(MOST_ASKED.as_secs()));
         assert_eq!(asked("Sun, 06 Nov 1994 08:51:37 GMT", None), Some(120));
         assert_eq!(asked("Sun, 06 Nov 1994 08:00:00 GMT", None), Some(0), "a date that is past");
         // The upstream's clock is an hour ahead of ours.

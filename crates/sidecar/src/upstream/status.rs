@@ -15,42 +15,77 @@ pub(crate) fn failure_of(status: StatusCode) -> (Failure, &'static str) {
         404 => (Failure::UpstreamUnreachable, "check the path of the McpServer's URL"),
         429 => (Failure::RateLimited, "try again later"),
         421 => (Failure::ProtocolError, "the server does not accept this Host; check its allowed hosts"),
-        300..=399 => (Failure::ProtocolError, "redirects are not followed; set the final URL"),
+        300..=399 => (Failure::ProtocolError, "this is no redirect that can be followed; set the final URL"),
         500.. => (Failure::UpstreamUnreachable, "check the server's logs"),
         _ => (Failure::ProtocolError, "the server does not take this as MCP over streamable HTTP"),
     }
 }
 
-/// Whether an answer to a request that carried a session id says that the session is gone. The specification asks for
-/// 404; several SDKs answer 400 with a JSON-RPC error that speaks of the session.
-pub(crate) fn is_session_lost(status: StatusCode, body: &str) -> bool {
+/// What servers say that do not know a session's id, before anything is carried out: the words of the official SDKs and of
+/// frameworks that copy them, in lower case.
+const UNKNOWN_SESSION: [&str; 6] = [
+    "session not found",
+    "not found: session not found",
+    "not found: session has been terminated",
+    "invalid session id",
+    "bad request: no valid session id provided",
+    "bad request: server not initialized",
+];
+
+/// What the answer to a request that carried a session id says of the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// The request was refused for the sake of its session, in words of the server's own: it was not carried out, but the session
+    /// may be there.
+    Refused,
+    /// The upstream does not know the session.
+    Gone,
+}
+
+/// Whether a status other than success says that the session is lost. The specification asks for 404; several SDKs answer 400 with
+/// an error that speaks of the session. Neither is answered once something was carried out.
+pub(crate) fn session_loss(status: StatusCode, body: &str) -> Option<Loss> {
     match status {
-        StatusCode::NOT_FOUND => true,
-        StatusCode::BAD_REQUEST => {
-            body.contains("\"error\"") && body.to_ascii_lowercase().contains("session")
-        }
-        _ => false,
+        StatusCode::NOT_FOUND => Some(Loss::Gone),
+        StatusCode::BAD_REQUEST if is_unknown_session(body) => Some(Loss::Gone),
+        StatusCode::BAD_REQUEST if body.contains("\"error\"") => match Frame::parse(body) {
+            Ok(Frame::Response { outcome: Outcome::Error(error), .. })
+                if read_error(error).is_some_and(|error| is_unknown_session(&error.message)) =>
+            {
+                Some(Loss::Gone)
+            }
+            _ => body.to_ascii_lowercase().contains("session").then_some(Loss::Refused),
+        },
+        _ => None,
     }
 }
 
-/// Whether a JSON-RPC error, given as raw JSON, says that the session is gone though the status was 200. Only the codes that SDKs
-/// use for it count: a tool of any server may have sessions of its own to complain about.
-fn is_session_lost_error(error: &str) -> bool {
-    let Ok(RpcError { code, message }) = serde_json::from_str(error) else { return false };
-    [error::NOT_INITIALIZED, error::SESSION_UNKNOWN].contains(&code)
-        && message.to_ascii_lowercase().contains("session")
-}
-
-/// Whether a message that arrives in place of an answer says so; `is_error` if it came as an event of that name.
+/// Whether a message that arrives in place of an answer, though the status was a success, says that the upstream does not know the
+/// session; `is_error` if it came as an event of that name. Only exact words count: a tool that ran and failed may have sessions
+/// of its own to complain about, and must not run twice.
 pub(crate) fn is_session_lost_message(text: &str, is_error: bool) -> bool {
     if text.len() > REFUSAL_LIMIT {
         return false;
     }
     match Frame::parse(text) {
-        Ok(Frame::Response { outcome: Outcome::Error(error), .. }) => is_session_lost_error(error),
+        Ok(Frame::Response { outcome: Outcome::Error(error), .. }) => {
+            read_error(error).is_some_and(|RpcError { code, message }| {
+                (is_error || code == error::SESSION_UNKNOWN) && is_unknown_session(&message)
+            })
+        }
         Ok(_) => false,
-        Err(_) => is_error && text.to_ascii_lowercase().contains("session"),
+        Err(_) => is_error && is_unknown_session(text),
     }
+}
+
+fn is_unknown_session(text: &str) -> bool {
+    let text = text.trim().trim_end_matches('.');
+    UNKNOWN_SESSION.iter().any(|known| text.eq_ignore_ascii_case(known))
+}
+
+/// A JSON-RPC error, given as raw JSON.
+fn read_error(error: &str) -> Option<RpcError<'_>> {
+    serde_json::from_str(error).ok()
 }
 
 #[derive(Deserialize)]
@@ -83,31 +118,45 @@ mod tests {
 
     #[test]
     fn a_lost_session_is_told_from_other_refusals() {
-        let lost = r#"{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request: No valid session ID provided"}}"#;
-        assert!(is_session_lost(StatusCode::BAD_REQUEST, lost));
-        assert!(is_session_lost(StatusCode::NOT_FOUND, ""));
-        assert!(!is_session_lost(StatusCode::BAD_REQUEST, r#"{"error":{"message":"bad arguments"}}"#));
-        assert!(!is_session_lost(StatusCode::BAD_REQUEST, "session"));
-        assert!(!is_session_lost(StatusCode::INTERNAL_SERVER_ERROR, lost));
+        let bad = |body: &str| session_loss(StatusCode::BAD_REQUEST, body);
+        let error = |message: &str| {
+            format!(r#"{{"jsonrpc":"2.0","error":{{"code":-32000,"message":"{message}"}},"id":null}}"#)
+        };
+        let lost = error("Bad Request: No valid session ID provided");
+        assert_eq!(bad(&lost), Some(Loss::Gone));
+        assert_eq!(bad("Bad Request: No valid session ID provided\n"), Some(Loss::Gone), "as plain text");
+        assert_eq!(session_loss(StatusCode::NOT_FOUND, ""), Some(Loss::Gone));
+        assert_eq!(bad(&error("this session is on another replica")), Some(Loss::Refused));
+        assert_eq!(bad(r#"{"error":"unknown session"}"#), Some(Loss::Refused), "no JSON-RPC");
+        assert_eq!(bad(&error("bad arguments")), None);
+        assert_eq!(bad("session"), None);
+        assert_eq!(session_loss(StatusCode::INTERNAL_SERVER_ERROR, &lost), None);
     }
 
     #[test]
     fn a_lost_session_is_told_from_the_errors_of_a_tool() {
-        for (error, lost) in [
-            (r#"{"code":-32001,"message":"Session not found"}"#, true),
-            (r#"{"code":-32000,"message":"Bad Request: No valid session ID provided","data":1}"#, true),
-            (r#"{"code":-32000,"message":"\u0073ession expired"}"#, true),
-            (r#"{"code":-32001,"message":"Request timed out"}"#, false),
-            (r#"{"code":-32602,"message":"the browser session is closed"}"#, false),
-            (r#"{"code":-32000}"#, false),
-            ("nonsense", false),
+        for (error, lost, in_error_event) in [
+            (r#"{"code":-32001,"message":"Session not found"}"#, true, true),
+            (r#"{"code":-32001,"message":"\u0073ession not found.","data":1}"#, true, true),
+            (r#"{"code":-32600,"message":"Not Found: Session has been terminated"}"#, false, true),
+            (r#"{"code":-32000,"message":"Bad Request: No valid session ID provided"}"#, false, true),
+            // What a tool says that ran.
+            (r#"{"code":-32000,"message":"browser session closed"}"#, false, false),
+            (r#"{"code":-32001,"message":"browser session closed"}"#, false, false),
+            (r#"{"code":-32001,"message":"Session not found: the browser was closed"}"#, false, false),
+            (r#"{"code":-32600,"message":"Session terminated before the request completed"}"#, false, false),
+            (r#"{"code":-32000,"message":"Session not found"}"#, false, true),
+            (r#"{"code":-32001,"message":"Request timed out"}"#, false, false),
+            (r#"{"code":-32001}"#, false, false),
+            ("nonsense", false, false),
         ] {
-            assert_eq!(is_session_lost_error(error), lost, "{error}");
             let text = format!(r#"{{"jsonrpc":"2.0","id":1,"error":{error}}}"#);
             assert_eq!(is_session_lost_message(&text, false), lost, "{text}");
+            assert_eq!(is_session_lost_message(&text, true), in_error_event, "{text}");
         }
-        assert!(is_session_lost_message("Session expired", true));
-        assert!(!is_session_lost_message("Session expired", false) && !is_session_lost_message("gone", true));
+        assert!(is_session_lost_message("Session not found", true));
+        assert!(!is_session_lost_message("Session not found", false));
+        assert!(!is_session_lost_message("the browser session is closed", true));
         let text = r#"{"jsonrpc":"2.0","id":1,"result":{"text":"Session not found"}}"#;
         assert!(!is_session_lost_message(text, true), "a result is a result");
     }

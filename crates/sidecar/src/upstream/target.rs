@@ -1,9 +1,11 @@
 //! Where an upstream is, read from its URL.
 
+use super::trust::Trust;
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Uri};
 use rustls::pki_types::ServerName;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// An MCP endpoint to dial.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +16,8 @@ pub struct Target {
     pub port: u16,
     /// The name that the certificate must have; none for plain HTTP.
     pub tls_name: Option<ServerName<'static>>,
+    /// Whom the certificate may be from, if not from a public authority alone.
+    pub trust: Option<Arc<Trust>>,
     /// Value of the `Host` header: always the upstream's own, never a client's.
     pub authority: HeaderValue,
     /// What is asked for.
@@ -47,6 +51,12 @@ pub enum TargetError {
     /// No certificate can name such a host.
     #[error("the host of the upstream's URL is not a valid name")]
     Host,
+    /// Plain HTTP has no certificate.
+    #[error("transport.http.tls needs a URL that begins with https://")]
+    NoTls,
+    /// No certificate can name it.
+    #[error("transport.http.tls.serverName is not a valid name")]
+    ServerName,
 }
 
 impl Target {
@@ -79,9 +89,18 @@ impl Target {
             host,
             port: authority.port_u16().unwrap_or(if tls { 443 } else { 80 }),
             tls_name: tls.then_some(tls_name),
+            trust: None,
             authority: HeaderValue::try_from(authority.as_str()).map_err(|_| TargetError::Invalid)?,
             path: uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/")),
         })
+    }
+
+    /// The same, where the certificate is checked against `server_name`, if one is given, and may be from whom `trust` says.
+    pub fn checked(self, server_name: Option<&str>, trust: Option<Arc<Trust>>) -> Result<Self, TargetError> {
+        let Some(usual) = self.tls_name.clone() else { return Err(TargetError::NoTls) };
+        let named = |name: &str| ServerName::try_from(name.to_owned()).map_err(|_| TargetError::ServerName);
+        let tls_name = server_name.map_or(Ok(usual), named)?;
+        Ok(Self { tls_name: Some(tls_name), trust, ..self })
     }
 }
 
@@ -123,5 +142,17 @@ mod tests {
         }
         assert_eq!(Target::parse("http://h:99999/"), Err(TargetError::Port));
         assert_eq!(Target::parse("https://a_b..c/"), Err(TargetError::Host));
+    }
+
+    #[test]
+    fn another_name_is_checked_than_is_dialled_and_only_with_tls() {
+        let target = Target::parse("https://10.0.0.1/mcp").unwrap().checked(Some("a.test"), None).unwrap();
+        assert_eq!(target.tls_name, Some(ServerName::try_from("a.test").unwrap()));
+        assert_eq!((target.host, target.port), (Host::Address("10.0.0.1".parse().unwrap()), 443));
+        assert_eq!(target.authority, "10.0.0.1", "the Host header stays");
+        let checked = |url: &str, name| Target::parse(url).unwrap().checked(name, None);
+        assert_eq!(checked("https://a.test/", None), Ok(Target::parse("https://a.test/").unwrap()));
+        assert_eq!(checked("http://a.test/", None), Err(TargetError::NoTls));
+        assert_eq!(checked("https://a.test/", Some("a b")), Err(TargetError::ServerName));
     }
 }

@@ -20,12 +20,14 @@ use hyper_util::rt::TokioIo;
 use prometheus_client::metrics::gauge::Gauge;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Unused sockets that are kept.
-const MAX_IDLE: usize = 4;
+/// Unused sockets that are kept for as long as they may be used again; more only for [`LINGER`].
+const KEPT: usize = 4;
+/// How long those that a burst of calls has left are kept for the next. So no more sockets are unused than calls ran at once.
+const LINGER: Duration = Duration::from_secs(5);
 /// How long an unused socket may be used again, unless the upstream asks for less.
 const KEEP_ALIVE: Duration = Duration::from_mins(1);
 
@@ -50,14 +52,24 @@ pub struct Transport {
     dialer: Arc<Dialer>,
     target: Target,
     credential: Arc<Credential>,
-    idle: Mutex<Vec<Idle>>,
+    unused: Mutex<Unused>,
     drivers: TaskTracker,
     closed: CancellationToken,
     open: Gauge,
 }
 
+/// Sockets that wait for a request.
+#[derive(Default)]
+struct Unused {
+    /// The one used last at the end.
+    sockets: Vec<Idle>,
+    /// A task looks after those that are more than are kept.
+    surplus: bool,
+}
+
 struct Idle {
     sender: Sender,
+    since: Instant,
     until: Instant,
 }
 
@@ -68,7 +80,7 @@ impl Transport {
             dialer,
             target,
             credential,
-            idle: Mutex::default(),
+            unused: Mutex::default(),
             drivers: TaskTracker::new(),
             closed: CancellationToken::new(),
             open,
@@ -86,7 +98,7 @@ impl Transport {
     }
 
     /// Opens a socket and keeps it for the next request; says at `reached` how far it is.
-    pub async fn warm(&self, reached: &(dyn Fn(Step) + Send + Sync)) -> Result<(), DialError> {
+    pub async fn warm(self: &Arc<Self>, reached: &(dyn Fn(Step) + Send + Sync)) -> Result<(), DialError> {
         let sender = self.open(reached).await?;
         self.keep(sender, None);
         Ok(())
@@ -127,26 +139,42 @@ impl Transport {
     /// Cuts all sockets without waiting for it.
     pub fn cut(&self) {
         self.closed.cancel();
-        lock(&self.idle).clear();
+        lock(&self.unused).sockets.clear();
     }
 
     /// Keeps a socket whose last answer was read to its end. `hint` is how long the upstream said that it keeps it.
-    pub(super) fn keep(&self, sender: Sender, hint: Option<Duration>) {
+    pub(super) fn keep(self: &Arc<Self>, sender: Sender, hint: Option<Duration>) {
         // A socket used in the moment in which the upstream closes it loses a request, so stay a second below its hint.
         let keep =
             hint.map_or(KEEP_ALIVE, |hint| hint.saturating_sub(Duration::from_secs(1)).min(KEEP_ALIVE));
         let now = Instant::now();
-        let mut idle = lock(&self.idle);
-        idle.retain(|idle| idle.until > now && !idle.sender.is_closed());
-        if !self.closed.is_cancelled() && !sender.is_closed() && !keep.is_zero() && idle.len() < MAX_IDLE {
-            idle.push(Idle { sender, until: now + keep });
+        let mut unused = lock(&self.unused);
+        unused.sockets.retain(|idle| idle.until > now && !idle.sender.is_closed());
+        if self.closed.is_cancelled() || sender.is_closed() || keep.is_zero() {
+            return;
+        }
+        unused.sockets.push(Idle { sender, since: now, until: now + keep });
+        if unused.sockets.len() > KEPT && !std::mem::replace(&mut unused.surplus, true) {
+            self.drivers.spawn(self.clone().close_surplus());
+        }
+    }
+
+    /// Closes the sockets that are more than are kept, each in its time. Runs only as long as there are such.
+    async fn close_surplus(self: Arc<Self>) {
+        loop {
+            let due = lock(&self.unused).close_surplus(Instant::now());
+            let Some(due) = due else { return };
+            tokio::select! {
+                () = sleep_until(due) => {}
+                () = self.closed.cancelled() => return,
+            }
         }
     }
 
     fn take_idle(&self) -> Option<Sender> {
         let now = Instant::now();
-        let mut idle = lock(&self.idle);
-        while let Some(Idle { sender, until }) = idle.pop() {
+        let mut unused = lock(&self.unused);
+        while let Some(Idle { sender, until, .. }) = unused.sockets.pop() {
             if until > now && !sender.is_closed() {
                 return Some(sender);
             }
@@ -178,5 +206,84 @@ impl Transport {
             drop(held);
         });
         Ok(sender)
+    }
+}
+
+impl Unused {
+    /// Closes what is surplus and due; says when the next one is.
+    fn close_surplus(&mut self, now: Instant) -> Option<Instant> {
+        while let Some(oldest) = self.sockets.first().filter(|_| self.sockets.len() > KEPT) {
+            let due = oldest.since + LINGER;
+            if due > now {
+                return Some(due);
+            }
+            self.sockets.remove(0);
+        }
+        self.surplus = false;
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::upstream::Carried;
+    use http::HeaderMap;
+    use tokio::io::{AsyncReadExt, DuplexStream};
+
+    fn transport() -> Arc<Transport> {
+        let dialer = Dialer::system().unwrap();
+        let target = Target::parse("http://127.0.0.1:1/mcp").unwrap();
+        let credential = Credential::new(Carried::Headers(Arc::new(HeaderMap::new())));
+        Transport::new(Arc::new(dialer), target, credential, Gauge::default())
+    }
+
+    /// A socket that is kept; gives the upstream's end.
+    async fn keep(transport: &Arc<Transport>) -> DuplexStream {
+        let (ours, theirs) = tokio::io::duplex(64);
+        let (sender, connection) = Builder::new().handshake(TokioIo::new(ours)).await.unwrap();
+        tokio::spawn(connection);
+        transport.keep(sender, None);
+        theirs
+    }
+
+    fn take_all(transport: &Transport) -> Vec<Sender> {
+        std::iter::from_fn(|| transport.take_idle()).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_sockets_of_a_burst_serve_the_next_and_are_closed_in_time_but_for_a_few() {
+        let (transport, mut ends) = (transport(), Vec::new());
+        for _ in 0..16 {
+            ends.push(keep(&transport).await);
+        }
+        let senders = take_all(&transport);
+        assert_eq!(senders.len(), 16);
+        let began = Instant::now();
+        for sender in senders {
+            transport.keep(sender, None);
+        }
+        // The one taken first was kept first.
+        for surplus in ends.iter_mut().rev().take(16 - KEPT) {
+            assert_eq!(surplus.read(&mut [0; 1]).await.unwrap(), 0);
+        }
+        assert_eq!(began.elapsed(), LINGER);
+        tokio::time::sleep(KEEP_ALIVE / 2).await;
+        assert_eq!(take_all(&transport).len(), KEPT);
+        transport.close().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_transport_that_is_closed_waits_for_no_surplus() {
+        let (transport, mut ends) = (transport(), Vec::new());
+        for _ in 0..=KEPT {
+            ends.push(keep(&transport).await);
+        }
+        let began = Instant::now();
+        transport.close().await;
+        for end in &mut ends {
+            assert_eq!(end.read(&mut [0; 1]).await.unwrap(), 0);
+        }
+        assert_eq!(began.elapsed(), Duration::ZERO);
     }
 }

@@ -25,6 +25,8 @@ pub struct Trouble {
     pub rpc_error: Option<Arc<str>>,
     /// Whether an upstream session may have been left behind: `Unconfirmed` if one may exist that nobody can name.
     pub leftover: Outcome,
+    /// The status that it was, if it was one.
+    pub status: Option<StatusCode>,
     /// How long not to ask again: as the upstream said, or until the next attempt to connect.
     pub retry_after: Option<Duration>,
 }
@@ -38,6 +40,7 @@ impl Trouble {
             message,
             rpc_error: None,
             leftover: Outcome::NotNeeded,
+            status: None,
             retry_after: None,
         }
     }
@@ -86,7 +89,14 @@ pub(crate) struct Site<'a> {
 impl Site<'_> {
     pub(crate) fn trouble(self, failure: Failure, text: impl fmt::Display) -> Trouble {
         let message = shorten(format!("server {:?}, {}: {text}", self.server, self.step));
-        Trouble { failure, message, rpc_error: None, leftover: Outcome::NotNeeded, retry_after: None }
+        Trouble {
+            failure,
+            message,
+            rpc_error: None,
+            leftover: Outcome::NotNeeded,
+            status: None,
+            retry_after: None,
+        }
     }
 
     /// Trouble after which nobody knows what the upstream did. If it was `initialize`, a session may have been opened whose id
@@ -99,9 +109,11 @@ impl Site<'_> {
     pub(crate) fn dial(self, error: &DialError) -> Trouble {
         let failure = match error {
             DialError::Untrusted(_) => Failure::TLSUntrusted,
-            DialError::Resolve(_) | DialError::Connect { .. } | DialError::Tls(_) => {
-                Failure::UpstreamUnreachable
-            }
+            DialError::Redirected(_) => Failure::ProtocolError,
+            DialError::Resolve(_)
+            | DialError::Connect { .. }
+            | DialError::Proxy { .. }
+            | DialError::Tls(_) => Failure::UpstreamUnreachable,
         };
         self.trouble(failure, error)
     }
@@ -125,7 +137,8 @@ impl Site<'_> {
 
     pub(crate) fn status(self, status: StatusCode) -> Trouble {
         let (failure, remedy) = failure_of(status);
-        self.trouble(failure, format_args!("the upstream answered {status}; {remedy}"))
+        let trouble = self.trouble(failure, format_args!("the upstream answered {status}; {remedy}"));
+        Trouble { status: Some(status), ..trouble }
     }
 
     /// A status with its body. A JSON-RPC error in it is kept for the client, unless the trouble is of HTTP itself.

@@ -227,6 +227,8 @@ async fn the_upstreams_own_error_to_initialize_passes_and_holds_nobody_up() {
     assert_eq!(error, json!({"code": -32602, "message": "no", "x": 1}));
     upstream.books().on_initialize = Act::Well;
     for uid in ["other", "s"] {
+        // The one that was refused waits for a moment, the other does not.
+        harness.until_open(uid).await;
         harness.initialized(uid).await;
         harness.end_now(uid).await;
     }

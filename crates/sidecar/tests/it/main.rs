@@ -14,6 +14,7 @@ mod end;
 mod hang;
 mod limits;
 mod many;
+mod network;
 mod recover;
 mod relay;
 mod sealed;

@@ -3,7 +3,7 @@
 use crate::support::client::{Client, tool_call};
 use crate::support::harness::{Harness, read, spec};
 use crate::support::upstream::{Unknown, Upstream};
-use berth_wire::OnStateLost;
+use berth_wire::{OnStateLost, SessionState};
 use futures::future::join_all;
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -51,6 +51,88 @@ async fn one_new_session_serves_all_who_wait_and_each_client_is_told_once() {
         harness.end_now("s").await;
         harness.assert_baseline().await;
         assert_eq!(upstream.books().deletes, ["upstream-2"], "{unknown:?}: what is gone needs no DELETE");
+    }
+}
+
+#[tokio::test]
+async fn an_upstream_that_only_may_have_lost_the_session_is_told_of_its_end() {
+    let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
+    upstream.books().unknown = Unknown::OwnWords;
+    harness.put(&spec("s", &upstream)).await;
+    let client = harness.initialized("s").await;
+    upstream.forget_sessions();
+    assert_eq!(client.call("session", json!({})).await["result"]["session"], "upstream-2");
+    upstream.until("the old one is ended", |books| books.deletes == ["upstream-1"]).await;
+    harness.end_now("s").await;
+    harness.assert_baseline().await;
+}
+
+#[tokio::test]
+async fn the_error_of_a_tool_that_ran_is_passed_on_and_the_tool_runs_once() {
+    let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
+    harness.put(&spec("s", &upstream)).await;
+    let client = harness.initialized("s").await;
+    let mut calls = 0;
+    for (code, text) in [
+        (-32000, "browser session closed"),
+        (-32001, "browser session closed"),
+        (-32000, "Session not found"),
+        (-32001, "Session terminated before the request completed"),
+    ] {
+        for stream in [false, true] {
+            let error = json!({"code": code, "message": text});
+            let answer = client.call("fail", json!({"error": error, "stream": stream})).await;
+            calls += 1;
+            assert_eq!(answer["error"], error);
+            assert_eq!(upstream.books().of_method("tools/call").len(), calls, "{text}");
+        }
+    }
+    assert_eq!(client.call("session", json!({})).await["result"], json!({"session": "upstream-1"}));
+    assert!(upstream.books().deletes.is_empty());
+    harness.end_now("s").await;
+    harness.assert_baseline().await;
+}
+
+#[tokio::test]
+async fn a_message_shows_the_loss_as_well() {
+    for unknown in [Unknown::NotFound, Unknown::BadRequest, Unknown::OwnWords] {
+        let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
+        upstream.books().unknown = unknown;
+        harness.put(&spec("s", &upstream)).await;
+        let client = harness.initialized("s").await;
+        upstream.forget_sessions();
+        let news = json!({"jsonrpc": "2.0", "method": "notifications/roots/list_changed"});
+        assert_eq!(client.json(&news).await.0, StatusCode::BAD_GATEWAY, "{unknown:?}");
+        assert_eq!(harness.list().await[0].state, SessionState::Idle, "{unknown:?}");
+        assert!(is_marked(&client.call("session", json!({})).await), "{unknown:?}");
+        harness.end_now("s").await;
+        harness.assert_baseline().await;
+    }
+}
+
+/// A session holds so many clients at once.
+#[tokio::test]
+async fn a_client_that_gave_way_to_others_has_lost_nothing() {
+    for on_state_lost in [OnStateLost::Reinitialize, OnStateLost::Fail] {
+        let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
+        let mut session = spec("s", &upstream);
+        session.on_state_lost = on_state_lost;
+        harness.put(&session).await;
+        let (first, second) = (harness.initialized("s").await, harness.initialized("s").await);
+        let _others = join_all((0..256).map(|_| harness.initialized("s"))).await;
+        assert_eq!(harness.metrics.scopes.get(), 256, "two gave way");
+        let here = json!({"session": "upstream-1"});
+        assert_eq!(first.call("session", json!({})).await["result"], here, "{on_state_lost:?}");
+        // What is lost while it is away is lost for it too.
+        upstream.forget_sessions();
+        let call = tool_call(json!(1), "session", &json!({}));
+        if on_state_lost == OnStateLost::Fail {
+            assert_eq!(second.json(&call).await.0, StatusCode::NOT_FOUND);
+        } else {
+            assert!(is_marked(&second.json(&call).await.1));
+        }
+        harness.end_now("s").await;
+        harness.assert_baseline().await;
     }
 }
 

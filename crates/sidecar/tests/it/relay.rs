@@ -183,6 +183,29 @@ async fn a_client_that_leaves_does_not_cancel_its_call() {
 }
 
 #[tokio::test]
+async fn a_client_that_leaves_before_its_answer_begins_does_not_cancel_its_call() {
+    let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
+    harness.put(&spec("s", &upstream)).await;
+    let client = harness.initialized("s").await;
+    {
+        let message = tool_call(json!(1), "wait", &json!({})).to_string();
+        let mut answer = std::pin::pin!(client.post(message));
+        tokio::select! {
+            _ = &mut answer => panic!("answered before the upstream did"),
+            () = eventually("the upstream has the call", || !upstream.books().of_method("tools/call").is_empty()) => {}
+        }
+    }
+    assert_eq!(client.call("echo", json!({"x": 1})).await["result"], json!({"x": 1}));
+    assert_eq!(harness.list().await[0].activity.in_flight, 1, "the call goes on");
+    upstream.release();
+    eventually("the call finishes", || harness.metrics.requests_in_flight.get() == 0).await;
+    assert_eq!(harness.metrics.connections.get(), 2, "its answer was read to the end, and its socket kept");
+    assert!(upstream.books().of_method("notifications/cancelled").is_empty());
+    harness.end_now("s").await;
+    harness.assert_baseline().await;
+}
+
+#[tokio::test]
 async fn a_call_without_progress_times_out_and_progress_extends_it_to_the_hard_end() {
     let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
     let mut session = spec("s", &upstream);
@@ -268,6 +291,16 @@ async fn trouble_with_the_upstream_is_an_error_inside_a_healthy_session() {
         let last = client.call("status", json!({"status": status})).await;
         assert_eq!(last["error"]["data"], json!({"server": "scripted", "reason": reason}), "{last}");
         assert_eq!(harness.list().await[0].failure.unwrap().as_str(), reason);
+    }
+    for (status, asked, millis) in [
+        (429, "7", json!(7_000)),
+        (503, "7", json!(7_000)),
+        (429, "soon", Value::Null),
+        (429, "999999999", json!(3_600_000)),
+        (500, "7", Value::Null),
+    ] {
+        let last = client.call("status", json!({"status": status, "retryAfter": asked})).await;
+        assert_eq!(last["error"]["data"]["retryAfterMillis"], millis, "{status} {asked}");
     }
     client.call("echo", json!({})).await;
     assert_eq!(harness.list().await[0].failure, None, "until the next success");

@@ -10,8 +10,10 @@ async fn explain_shows_every_field_of_both_specs_with_its_text() {
     for (kind, fields) in [
         ("agentsession.spec", &["subject", "servers", "bindTimeout", "drainTimeout", "end"][..]),
         ("agentsession.spec.servers", &["name", "credential"][..]),
-        ("mcpserver.spec", &["transport", "auth", "timeouts", "pool"][..]),
+        ("mcpserver.spec", &["transport", "onStateLost", "auth", "timeouts", "limits", "pool"][..]),
         ("mcpserver.spec.auth", &["type", "shared", "session"][..]),
+        ("mcpserver.spec.limits", &["requestBytes", "responseBytes", "concurrentCalls", "queuedCalls"][..]),
+        ("mcpserver.spec.transport.http.tls", &["caRef", "serverName"][..]),
     ] {
         let printed = kubectl(&["explain", kind], "").await;
         assert!(printed.ok, "{printed:?}");

@@ -177,6 +177,108 @@ async fn urls_of_every_usual_form_are_accepted() {
     .await;
 }
 
+/// A spec with these limits.
+fn limited(limits: &Value) -> Value {
+    json!({"transport": http("http://a.test/mcp"), "limits": limits})
+}
+
+/// A spec whose upstream's certificate is checked as `tls` says.
+fn checked(url: &str, tls: &Value) -> Value {
+    json!({"transport": {"type": "Http", "http": {"url": url, "tls": tls}}})
+}
+
+#[tokio::test]
+async fn limits_are_accepted_as_quantities_and_as_numbers_and_have_defaults() {
+    in_namespace("limits", |namespace| async move {
+        for limits in [
+            json!({}),
+            json!({"requestBytes": "1Ki", "responseBytes": "32Mi"}),
+            json!({"requestBytes": 1024, "responseBytes": 33_554_432}),
+            json!({"requestBytes": "4194304", "responseBytes": "1M", "concurrentCalls": 1, "queuedCalls": 0}),
+        ] {
+            let object = server("s", &limited(&limits)).to_string();
+            let arguments = ["apply", "--dry-run=server", "-n", &namespace.name, "-o", "json", "-f", "-"];
+            let printed = kubectl(&arguments, &object).await;
+            assert!(printed.ok, "{limits}: {printed:?}");
+            let stored: Value = serde_json::from_str(&printed.out).unwrap();
+            let whole = &stored["spec"]["limits"];
+            assert_eq!(whole["requestBytes"], *limits.get("requestBytes").unwrap_or(&json!("4Mi")));
+            assert_eq!(whole["concurrentCalls"], *limits.get("concurrentCalls").unwrap_or(&json!(16)));
+            assert_eq!(stored["spec"]["onStateLost"], "Reinitialize");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn wrong_limits_are_refused_by_name_of_the_field() {
+    in_namespace("limits", |namespace| async move {
+        let with = |limits: Value| server("s", &limited(&limits));
+        let (request, response) =
+            ("limits.requestBytes must be from 1Ki to 4Mi", "limits.responseBytes must be from 1Ki to 32Mi");
+        refused(
+            &namespace,
+            vec![
+                (with(json!({"requestBytes": "5Mi"})), &[request]),
+                (with(json!({"requestBytes": 1023})), &[request]),
+                (with(json!({"requestBytes": "4MB"})), &["spec.limits.requestBytes", "4MB"]),
+                (with(json!({"requestBytes": true})), &["spec.limits.requestBytes"]),
+                (with(json!({"responseBytes": "33Mi"})), &[response]),
+                (with(json!({"responseBytes": 0})), &[response]),
+                (with(json!({"concurrentCalls": 0})), &["spec.limits.concurrentCalls"]),
+                (with(json!({"queuedCalls": -1})), &["spec.limits.queuedCalls"]),
+                (
+                    server("s", &json!({"transport": http("http://a.test/mcp"), "onStateLost": "Ignore"})),
+                    &["spec.onStateLost", "Reinitialize"],
+                ),
+            ],
+        )
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_wrong_check_of_certificates_is_refused_by_name_of_the_field() {
+    in_namespace("tls", |namespace| async move {
+        let ca = |kind: &str| json!({"caRef": {"kind": kind, "name": "corp", "key": "ca.crt"}});
+        let over_tls = |tls: Value| server("s", &checked("https://a.test/mcp", &tls));
+        for tls in [
+            ca("ConfigMap"),
+            ca("Secret"),
+            json!({"serverName": "b.test"}),
+            json!({"serverName": "10.0.0.1"}),
+        ] {
+            let arguments = ["apply", "--dry-run=server", "-n", &namespace.name, "-f", "-"];
+            let printed = kubectl(&arguments, &over_tls(tls.clone()).to_string()).await;
+            assert!(printed.ok, "{tls}: {printed:?}");
+        }
+        let field = "spec.transport.http.tls";
+        refused(
+            &namespace,
+            vec![
+                (
+                    server("s", &checked("http://a.test/mcp", &ca("ConfigMap"))),
+                    &["transport.http.tls may only be set when transport.http.url begins with https://"],
+                ),
+                (over_tls(ca("Pod")), &[field, "caRef.kind", "ConfigMap"]),
+                (
+                    over_tls(json!({"caRef": {"kind": "Secret", "name": "corp"}})),
+                    &[field, "caRef.key", "Required"],
+                ),
+                (
+                    over_tls(json!({"caRef": {"kind": "Secret", "name": "", "key": "k"}})),
+                    &[field, "caRef.name"],
+                ),
+                (over_tls(json!({"serverName": "a b"})), &[field, "serverName"]),
+                (over_tls(json!({"insecureSkipVerify": true})), &["unknown field", "tls.insecureSkipVerify"]),
+            ],
+        )
+        .await;
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_wrong_server_is_refused_by_name_of_the_field() {
     in_namespace("server", |namespace| async move {

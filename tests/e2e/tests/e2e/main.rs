@@ -8,19 +8,28 @@
     clippy::float_cmp
 )]
 
+mod bounds;
+mod canary;
+mod churn;
 mod clients;
 mod conformance;
+mod connect;
 mod credentials;
 mod ending;
+mod forgotten;
 mod gateway;
 mod isolation;
 mod lazy;
 mod leading;
+mod misrouting;
 mod outages;
+mod outcome;
 mod quiet;
 mod references;
+mod refused;
 mod restored;
 mod stale;
+mod streams;
 mod subjects;
 mod surviving;
 mod tenants;

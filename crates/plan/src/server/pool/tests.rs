@@ -257,7 +257,10 @@ proptest! {
 fn for_each_pod_to_make_there_is_another_name_that_no_pod_has() {
     let plan = planned("{pool: {warm: 3, sessionsPerPod: 1}}", &[pool_pod(1, 1, &["a"])], &[]);
     let name = |ordinal| pool_pod(ordinal, 1, &[]).name;
-    assert_eq!((plan.create, plan.spare), (vec![name(0), name(2), name(3)], vec![name(4), name(5), name(6)]));
+    assert_eq!(
+        (plan.create, plan.alternatives),
+        (vec![name(0), name(2), name(3)], vec![name(4), name(5), name(6)])
+    );
     let settled = planned("{}", &[pool_pod(0, 50, &[])], &[]);
-    assert_eq!((settled.create, settled.spare), (vec![], vec![]));
+    assert_eq!((settled.create, settled.alternatives), (vec![], vec![]));
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::pod::Life;
+use crate::server::authorities::CaState;
 use crate::server::credential::SecretState;
 use crate::server::fixture::{IMAGE, pool_pod, server, valid};
 use crate::server::validate::validate;
@@ -71,7 +72,7 @@ fn what_people_have_to_mend_names_the_pod_and_the_remedy() {
 #[test]
 fn a_refused_server_is_not_ready_for_the_same_reason() {
     let shared = server("{auth: {type: Shared, shared: {secretKeyRef: {name: token, key: value}}}}");
-    let refusal = validate(&shared, SecretState::Missing).unwrap_err();
+    let refusal = validate(&shared, SecretState::Missing, CaState::Missing).unwrap_err();
     let found = Found { server: Err(&refusal), pods: &[], waiting: 0, refused: None, image: IMAGE };
     let status = status(&shared, &found, NOW);
     let all: Vec<String> = status

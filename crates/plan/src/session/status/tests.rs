@@ -232,6 +232,22 @@ fn a_slot_that_no_sidecar_confirmed_is_not_bound() {
 }
 
 #[test]
+fn a_pod_of_which_nobody_has_heard_that_the_session_is_over_there_stays_named() {
+    let mut session = session("{}");
+    let undecided = [refused(), Outcome::Unconfirmed { error: "no answer".into() }];
+    for outcome in &undecided {
+        assert_eq!(status(&session, std::slice::from_ref(outcome), GATEWAY, NOW).servers[0].pod_ref, None);
+    }
+    let before = status(&session, &[held(None, None)], GATEWAY, NOW);
+    session.status = Some(before.clone());
+    for outcome in undecided {
+        let server = status(&session, &[outcome], GATEWAY, NOW).servers.remove(0);
+        assert_eq!((server.state, server.url), (BindingState::Pending, None), "nobody is sent there");
+        assert_eq!(server.pod_ref, before.servers[0].pod_ref);
+    }
+}
+
+#[test]
 fn what_a_sidecar_cannot_act_on_is_an_invalid_spec_until_it_changes() {
     let error = "upstream.url: not a URL";
     let invalid = Outcome::Invalid { server: "everything".into(), error: error.into() };
@@ -300,4 +316,65 @@ fn a_slot_that_serves_on_in_a_pod_which_obeys_nobody_is_bound_and_says_what_to_d
         (status.conditions.last().unwrap().message.as_str(), &status.servers[0].last_error),
         ("", &None)
     );
+}
+
+#[test]
+fn an_upstream_that_refuses_or_cannot_be_had_is_told_by_its_reason() {
+    for (failure, reason) in [
+        (Failure::Unauthorized, "Unauthorized"),
+        (Failure::RateLimited, "RateLimited"),
+        (Failure::UpstreamUnreachable, "UpstreamUnreachable"),
+        (Failure::TLSUntrusted, "TLSUntrusted"),
+    ] {
+        let bad = held(Some(failure), Some("it does not go"));
+        let of = status(&session("{}"), std::slice::from_ref(&bad), GATEWAY, NOW);
+        let entry = &of.servers[0];
+        assert_eq!((entry.state, entry.reason.as_deref()), (BindingState::Degraded, Some(reason)));
+        assert_eq!(entry.last_error.as_deref(), Some("it does not go"));
+        assert_eq!(ready(&session("{}"), std::slice::from_ref(&bad)), format!("Ready=False {reason}"));
+        assert_eq!(ready(&two_servers(), &[held(None, None), bad]), "Ready=True Degraded");
+    }
+}
+
+/// The time shown for a server whose sidecar tries again at `next`, at `now`, where `before` is shown already.
+fn shown(next: Option<u64>, before: Option<&Time>, now: Moment) -> Option<Time> {
+    let mut session = session("{}");
+    let told = |next| {
+        let report = report(Some(Failure::RateLimited), None);
+        let report = SessionReport { next_retry_unix_millis: next, ..report };
+        Outcome::kept(&valid("{}"), &pool_pod(0, 50, &["77-session"]), Some(report))
+    };
+    let mut held = status(&session, &[told(None)], GATEWAY, NOW);
+    held.servers[0].next_retry_time = before.cloned();
+    session.status = Some(held);
+    status(&session, &[told(next)], GATEWAY, now).servers[0].next_retry_time.clone()
+}
+
+#[test]
+fn the_next_attempt_is_shown_while_it_is_far_enough_away_and_then_stays() {
+    let at = |seconds: u64| Some(1_000_000_000 + seconds * 1000);
+    let time = |seconds: u64| NOW.plus(Duration::from_secs(seconds)).to_api();
+    assert_eq!(shown(None, None, NOW), None);
+    assert_eq!(shown(at(9), None, NOW), None, "the pause is too short to be worth a write");
+    assert_eq!(shown(at(120), None, NOW), Some(time(120)));
+    let later = NOW.plus(Duration::from_secs(115));
+    assert_eq!(shown(at(120), Some(&time(120)), later), Some(time(120)), "it changes nothing");
+    assert_eq!(shown(at(120), Some(&time(120)), NOW.plus(Duration::from_mins(2))), None);
+    assert_eq!(shown(None, Some(&time(120)), NOW), None, "the upstream is well again");
+    assert_eq!(shown(at(240), Some(&time(120)), later), Some(time(240)));
+}
+
+#[test]
+fn without_news_from_the_sidecar_the_next_attempt_stays_until_it_has_passed() {
+    let mut session = session("{}");
+    let mut before = status(&session, &[held(Some(Failure::RateLimited), None)], GATEWAY, NOW);
+    let time = NOW.plus(Duration::from_mins(1)).to_api();
+    before.servers[0].next_retry_time = Some(time.clone());
+    session.status = Some(before);
+    let silent = Outcome::kept(&valid("{}"), &pool_pod(0, 50, &["77-session"]), None);
+    let shown = |now| {
+        status(&session, std::slice::from_ref(&silent), GATEWAY, now).servers[0].next_retry_time.clone()
+    };
+    assert_eq!(shown(NOW), Some(time));
+    assert_eq!(shown(NOW.plus(Duration::from_mins(1))), None);
 }

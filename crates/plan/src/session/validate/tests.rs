@@ -11,7 +11,7 @@ const OWN: &str = "{servers: [{name: everything, credential: {secretKeyRef: {nam
 /// The first binding of the session `yaml` at the server `at`.
 fn judged(yaml: &str, at: &str, secret: SecretState<'_>) -> Binding {
     let session = session(yaml);
-    binding(&session, (0, &session.spec.servers[0]), Some((&server(at), secret))).unwrap()
+    binding(&session, (0, &session.spec.servers[0]), Some((&server(at), secret, CaState::Missing))).unwrap()
 }
 
 fn refused(yaml: &str, at: &str, secret: SecretState<'_>) -> Refusal {
@@ -37,8 +37,12 @@ fn a_missing_server_is_named_with_its_namespace_and_the_remedy() {
 fn a_refused_server_passes_its_reason_on() {
     let session = session("{}");
     let bad = server("{timeouts: {drain: abc}}");
-    let refusal =
-        binding(&session, (0, &session.spec.servers[0]), Some((&bad, SecretState::Missing))).unwrap_err();
+    let refusal = binding(
+        &session,
+        (0, &session.spec.servers[0]),
+        Some((&bad, SecretState::Missing, CaState::Missing)),
+    )
+    .unwrap_err();
     assert_eq!((refusal.reason(), refusal.concerns()), (Reason::InvalidSpec, ConditionType::ResolvedRefs));
     assert!(refusal.to_string().starts_with("server \"everything\": spec.timeouts.drain"), "{refusal}");
     let refusal = refused("{}", SHARED, SecretState::Unlabelled);
@@ -57,7 +61,7 @@ fn each_type_sends_its_own_credential_and_no_other() {
     assert_eq!(headers(OWN, bare, &own), Ok(one("X-Api-Key", "of-session")));
     assert_eq!(
         judged("{}", "{}", SecretState::Missing),
-        Binding { server: valid("{}"), headers: Ok(vec![]) }
+        Binding { server: valid("{}"), headers: Ok(vec![]), tls: Ok(None) }
     );
 }
 

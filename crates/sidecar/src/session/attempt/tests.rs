@@ -34,8 +34,9 @@ async fn upstream(statuses: &'static [u16]) -> (SocketAddr, Arc<Mutex<Books>>) {
         books.credentials.push(headers[http::header::AUTHORIZATION].to_str().unwrap().to_owned());
         let status = statuses[books.initializes.min(statuses.len() - 1)];
         books.initializes += 1;
+        let wait = axum::response::AppendHeaders((status != 503).then_some(("retry-after", "120")));
         if status != 200 {
-            return (StatusCode::from_u16(status).unwrap(), [("retry-after", "120")]).into_response();
+            return (StatusCode::from_u16(status).unwrap(), wait).into_response();
         }
         let id = body.split("\"id\":").nth(1).and_then(|rest| rest.split(',').next()).unwrap();
         let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"protocolVersion":"2025-11-25"}}}}"#);
@@ -59,7 +60,7 @@ fn spec(address: SocketAddr, credential: &str) -> SessionSpec {
 }
 
 fn session(shared: &Arc<super::super::Shared>, spec: SessionSpec) -> Arc<Session> {
-    Session::new("s".into(), Desired::new(spec).unwrap(), shared.clone())
+    Session::new("s".into(), Desired::new(spec, &shared.dialer).unwrap(), shared.clone())
 }
 
 async fn connect(session: &Arc<Session>) -> Result<Arc<Connection>, Trouble> {
@@ -124,8 +125,11 @@ async fn a_panic_while_one_tries_for_all_makes_room_for_the_next() {
     let shared = fixture::shared();
     let session = session(&shared, spec(address, "Bearer first"));
     // The first failure closes the gate; nobody listens there.
-    let other =
-        Session::new("o".into(), Desired::new(fixture::spec("Bearer first")).unwrap(), shared.clone());
+    let other = Session::new(
+        "o".into(),
+        Desired::new(fixture::spec("Bearer first"), &shared.dialer).unwrap(),
+        shared.clone(),
+    );
     let told = connect(&other).await.err().unwrap();
     let wait = told.retry_after.expect("the gate is closed");
     assert_eq!(connect(&session).await.err().unwrap().message, told.message, "for every session");
@@ -151,16 +155,16 @@ async fn a_refused_credential_is_not_tried_again_until_it_or_the_url_changes() {
         // What changes something else changes nothing.
         let mut other = spec(address, "Bearer first");
         other.timeouts.request_millis += 1;
-        session.update(Desired::new(other).unwrap());
+        session.update(Desired::new(other, &shared.dialer).unwrap());
         connect(&session).await.err().unwrap();
         assert_eq!(lock(&books).initializes, 1, "nothing was sent meanwhile");
-        session.update(Desired::new(spec(address, "Bearer second")).unwrap());
+        session.update(Desired::new(spec(address, "Bearer second"), &shared.dialer).unwrap());
         assert_eq!(session.report().failure, None);
         connect(&session).await.err().unwrap();
         assert_eq!(lock(&books).credentials, ["Bearer first", "Bearer second"]);
         let mut elsewhere = spec(address, "Bearer second");
         elsewhere.upstream.url = format!("http://127.0.0.1:{}/mcp", address.port());
-        session.update(Desired::new(elsewhere).unwrap());
+        session.update(Desired::new(elsewhere, &shared.dialer).unwrap());
         connect(&session).await.err().unwrap();
         assert_eq!(lock(&books).initializes, 3);
     }
@@ -201,13 +205,60 @@ async fn an_outage_of_one_server_is_tried_by_one_session_at_a_time() {
     let (address, books) = upstream(&[503]).await;
     let shared = fixture::shared();
     let sessions: Vec<_> = (0..50).map(|_| session(&shared, spec(address, "Bearer first"))).collect();
-    // `Retry-After: 120` counts for a 503 as well.
     let told = futures::future::join_all(sessions.iter().map(connect)).await;
+    let wait = told.iter().filter_map(|told| told.as_ref().err().unwrap().retry_after).max().unwrap();
     assert!(told.iter().all(|told| told.as_ref().err().unwrap().failure == Reason::UpstreamUnreachable));
     let began_together = lock(&books).initializes;
-    for session in &sessions {
-        connect(session).await.err().unwrap();
-    }
-    assert_eq!(lock(&books).initializes, began_together);
     assert!(lock(&shared.gate).next_try(Instant::now()).is_some());
+    tokio::time::sleep(wait).await;
+    let told = futures::future::join_all(sessions.iter().map(connect)).await;
+    assert!(told.iter().all(|told| told.as_ref().err().unwrap().failure == Reason::UpstreamUnreachable));
+    assert_eq!(lock(&books).initializes, began_together + 1, "one tries for all");
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_one_initialize_holds_that_session_and_no_other() {
+    for status in [400, 422, 429] {
+        let statuses: &[u16] = match status {
+            400 => &[400, 200],
+            422 => &[422, 200],
+            _ => &[429, 200],
+        };
+        let (address, books) = upstream(statuses).await;
+        let shared = fixture::shared();
+        let of = |credential: &str| {
+            let mut spec = spec(address, credential);
+            spec.upstream.own_credential = status == 429;
+            spec
+        };
+        let own = session(&shared, of("Bearer first"));
+        let told = connect(&own).await.err().unwrap();
+        assert_eq!(told.retry_after.map(|wait| wait.as_secs()), Some(120), "{status}");
+        for _ in 0..5 {
+            let held = connect(&own).await.err().unwrap();
+            assert_eq!((held.failure, held.message), (told.failure, told.message.clone()));
+            assert!(held.retry_after <= told.retry_after);
+        }
+        assert!(own.report().next_retry_unix_millis.is_some(), "{status}");
+        assert_eq!(lock(&books).initializes, 1, "{status}: nothing was sent meanwhile");
+        connect(&session(&shared, of("Bearer second"))).await.unwrap();
+        own.update(Desired::new(of("Bearer third"), &shared.dialer).unwrap());
+        connect(&own).await.unwrap();
+        assert_eq!(lock(&books).credentials, ["Bearer first", "Bearer second", "Bearer third"]);
+    }
+}
+
+#[tokio::test]
+async fn attempts_that_are_still_being_cleaned_up_after_are_bounded() {
+    let (address, books) = upstream(&[200]).await;
+    let shared = fixture::shared();
+    let session = session(&shared, spec(address, "Bearer first"));
+    let (cleaning, attempts): (Vec<_>, Vec<_>) =
+        (0..8).map(|epoch| Running::new(session.clone(), epoch)).unzip();
+    lock(&session.inner).attempts = attempts;
+    let told = connect(&session).await.err().unwrap();
+    assert!(told.message.contains("8 attempts that failed are still being cleaned up"), "{told:?}");
+    assert_eq!(lock(&books).initializes, 0);
+    drop(cleaning);
+    connect(&session).await.unwrap();
 }

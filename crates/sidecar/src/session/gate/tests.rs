@@ -210,3 +210,16 @@ proptest! {
         prop_assert!(stand.enter().is_ok());
     }
 }
+
+#[test]
+fn other_authorities_open_it_only_where_a_certificate_was_not_trusted() {
+    let mut stand = Stand::new(u32::MAX);
+    let pass = stand.enter().unwrap();
+    stand.settle(&pass, Verdict::Ill(&trouble(Failure::TLSUntrusted, None)));
+    assert!(stand.enter().is_err());
+    stand.gate.trust_changed();
+    assert!(stand.gate.next_try(stand.now).is_none());
+    assert_eq!(stand.fail(), FIRST, "the delays begin anew");
+    stand.gate.trust_changed();
+    assert!(stand.enter().is_err(), "an upstream that is away is not nearer now");
+}

@@ -39,7 +39,7 @@ impl World {
 
     /// A caller of session `which` who carries out what it is told; the attempt, if it is one, ends as `outcome` says.
     fn call(&self, which: usize, at: Moment, outcome: Option<&Trouble>) -> bool {
-        let needed = lock(&self.sessions[which]).need(&self.gate, at);
+        let needed = lock(&self.sessions[which]).need(&self.gate, at.now);
         let Ok(Effect::StartAttempt(epoch)) = needed else { return false };
         let running = {
             let mut attempts = lock(&self.attempts);
@@ -83,7 +83,7 @@ fn when_the_delay_is_over_one_session_tries_whoever_comes_first() {
         let callers: Vec<_> = (0..2)
             .map(|which| {
                 let world = world.clone();
-                thread::spawn(move || lock(&world.sessions[which]).need(&world.gate, after(500)).is_ok())
+                thread::spawn(move || lock(&world.sessions[which]).need(&world.gate, after(500).now).is_ok())
             })
             .collect();
         let tries =

@@ -67,7 +67,7 @@ impl Harness {
         let sidecar = Sidecar::new(server(), slots, dialer, budget.clone(), metrics.clone(), stop.clone());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let target = Target::sidecar(listener.local_addr().unwrap(), SERVER_UID);
-        let app = sidecar.router();
+        let app = sidecar.clone();
         tokio::spawn(berth_net::serve::serve(
             listener,
             Some(pki.sidecar(SERVER_UID).identity()),
@@ -275,7 +275,9 @@ pub fn spec(uid: &str, upstream: &Upstream) -> SessionSpec {
         subject: Subject { issuer: String::new(), name: "alice@corp.example".into() },
         upstream: berth_wire::Upstream {
             url: upstream.url(),
+            tls: None,
             headers: vec![Header { name: "Authorization".into(), value: "Bearer first".into() }],
+            own_credential: false,
             withheld: None,
         },
         timeouts: Timeouts {

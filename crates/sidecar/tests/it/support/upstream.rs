@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Router, routing::post};
 use bytes::Bytes;
 use futures::{Stream, StreamExt, stream};
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, StatusCode, Uri};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -39,6 +39,8 @@ pub enum Unknown {
     NotFound,
     /// 400 with an error that says so, as several SDKs do.
     BadRequest,
+    /// 400 with an error in words of the server's own.
+    OwnWords,
     /// 200 with the error as JSON.
     Json,
     /// 200 with the error in an event stream.
@@ -55,6 +57,8 @@ impl Unknown {
 pub struct Books {
     pub on_initialize: Act,
     pub on_delete: Act,
+    /// What is done with responses.
+    pub on_response: Act,
     pub unknown: Unknown,
     /// Gives no session ids, and wants none.
     pub sessionless: bool,
@@ -82,6 +86,8 @@ pub struct Books {
     pub raw: Vec<String>,
     /// Answers to GETs; none is a stream.
     pub on_get: Option<u16>,
+    /// What the streams of GETs say without end, if anything.
+    pub flood: Option<Value>,
     /// GETs: session and Last-Event-ID.
     pub gets: Vec<(String, Option<String>)>,
     next_session: u32,
@@ -121,6 +127,7 @@ impl Upstream {
         let books = Books {
             on_initialize: Act::Well,
             on_delete: Act::Well,
+            on_response: Act::Well,
             unknown: Unknown::NotFound,
             sessionless: false,
             forgetful: false,
@@ -135,6 +142,7 @@ impl Upstream {
             credentials_of_deletes: Vec::new(),
             raw: Vec::new(),
             on_get: None,
+            flood: None,
             gets: Vec::new(),
             next_session: 1,
         };
@@ -147,6 +155,7 @@ impl Upstream {
         };
         let app = Router::new()
             .route("/mcp", post(receive).get(listen).delete(delete))
+            .fallback(redirect)
             .with_state(upstream.clone());
         let app = app.into_make_service_with_connect_info::<SocketAddr>();
         tokio::spawn(async move { axum::serve(listener, app).await });
@@ -169,7 +178,7 @@ impl Upstream {
     pub fn release(&self) {
         {
             let books = &mut *self.books();
-            for act in [&mut books.on_initialize, &mut books.on_delete] {
+            for act in [&mut books.on_initialize, &mut books.on_delete, &mut books.on_response] {
                 if *act == Act::Hold {
                     *act = Act::Well;
                 }
@@ -228,6 +237,20 @@ impl Upstream {
     }
 }
 
+/// Paths that redirect, each in its way.
+async fn redirect(uri: Uri) -> Response {
+    let (status, location) = match uri.path() {
+        "/once" => (307, "/mcp"),
+        "/thrice" => (308, "/twice?x=1"),
+        "/twice" => (307, "once#there"),
+        "/forever" => (307, "/forever"),
+        "/away" => (307, "https://other.test/mcp?token=hunter2"),
+        "/lossy" => (302, "/mcp"),
+        _ => return StatusCode::NOT_FOUND.into_response(),
+    };
+    (StatusCode::from_u16(status).unwrap(), [("location", location)]).into_response()
+}
+
 async fn receive(
     State(upstream): State<Upstream>,
     ConnectInfo(socket): ConnectInfo<SocketAddr>,
@@ -261,6 +284,10 @@ async fn receive(
     upstream.books().messages.push((session.clone(), socket, message.clone()));
     upstream.books().raw.push(String::from_utf8(body.to_vec()).unwrap());
     if message.get("method").is_none() {
+        let act = upstream.books().on_response;
+        if let Some(response) = upstream.act(act).await {
+            return response;
+        }
         let _ = upstream.responses.send(message);
         return StatusCode::ACCEPTED.into_response();
     }
@@ -280,14 +307,22 @@ async fn receive(
 }
 
 fn unknown_session(unknown: Unknown, id: &Value) -> Response {
-    let text = "Bad Request: No valid session ID provided";
-    let error = |id: &Value| json!({"jsonrpc": "2.0", "error": {"code": -32000, "message": text}, "id": id});
+    let error = |id: &Value| {
+        let (code, text) = match unknown {
+            Unknown::BadRequest => (-32000, "Bad Request: No valid session ID provided"),
+            Unknown::OwnWords => (-32000, "this session belongs to another replica"),
+            _ => (-32001, "Session not found"),
+        };
+        json!({"jsonrpc": "2.0", "error": {"code": code, "message": text}, "id": id})
+    };
     match unknown {
         Unknown::NotFound => (StatusCode::NOT_FOUND, json_answer(&error(&Value::Null))).into_response(),
-        Unknown::BadRequest => (StatusCode::BAD_REQUEST, json_answer(&error(&Value::Null))).into_response(),
+        Unknown::BadRequest | Unknown::OwnWords => {
+            (StatusCode::BAD_REQUEST, json_answer(&error(&Value::Null))).into_response()
+        }
         Unknown::Json => json_answer(&error(id)),
         Unknown::Event => events(stream::iter([error(id)])),
-        Unknown::ErrorEvent => event_stream(Body::from("event: error\ndata: Session terminated\n\n")),
+        Unknown::ErrorEvent => event_stream(Body::from("event: error\ndata: Session not found\n\n")),
     }
 }
 
@@ -320,11 +355,14 @@ async fn initialize(upstream: &Upstream, message: Value) -> Response {
 async fn listen(State(upstream): State<Upstream>, headers: HeaderMap) -> Response {
     let last = headers.get("last-event-id").map(|value| value.to_str().unwrap().to_owned());
     assert_eq!(headers["accept"], "text/event-stream");
-    let answer = {
+    let (answer, flood) = {
         let mut books = upstream.books();
         books.gets.push((session_of(&headers), last));
-        books.on_get
+        (books.on_get, books.flood.clone())
     };
+    if let Some(message) = flood {
+        return events(stream::repeat(message));
+    }
     if let Some(status) = answer {
         return StatusCode::from_u16(status).unwrap().into_response();
     }
@@ -408,20 +446,30 @@ fn tool(upstream: &Upstream, session: &str, request: &Value) -> Response {
             let pieces = [Ok(first), Err(std::io::Error::other("cut"))];
             event_stream(Body::from_stream(stream::iter(pieces)))
         }
+        "flood" => events(stream::repeat(progress(0))),
+        "fail" => {
+            let answer = json!({"jsonrpc": "2.0", "id": id, "error": arguments["error"]});
+            if arguments["stream"] == true { events(stream::iter([answer])) } else { json_answer(&answer) }
+        }
         "stop" => events(stream::iter([progress(0)])),
         "large" => {
             let size = usize::try_from(arguments["bytes"].as_u64().unwrap()).unwrap();
             let answer = result(json!({"text": "x".repeat(size)}));
             if arguments["stream"] == true { events(stream::iter([answer])) } else { json_answer(&answer) }
         }
-        "status" => {
-            let status = u16::try_from(arguments["status"].as_u64().unwrap()).unwrap();
-            StatusCode::from_u16(status).unwrap().into_response()
-        }
+        "status" => status(arguments),
         _ => json_answer(
             &json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32602, "message": "unknown tool", "x": true}}),
         ),
     }
+}
+
+/// Answers the status that the arguments name.
+fn status(arguments: &Value) -> Response {
+    let status = u16::try_from(arguments["status"].as_u64().unwrap()).unwrap();
+    let wait = arguments["retryAfter"].as_str().map(|wait| [("retry-after", wait.to_owned())]);
+    (StatusCode::from_u16(status).unwrap(), axum::response::AppendHeaders(wait.into_iter().flatten()))
+        .into_response()
 }
 
 /// Asks the client, as the arguments say, and answers the call with the client's answer.

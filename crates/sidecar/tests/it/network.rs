@@ -1,0 +1,152 @@
+//! The way to the upstream: authorities that are trusted, proxies, redirects.
+
+use crate::support::harness::{Harness, spec};
+use crate::support::pki::{Pki, tls_in_front_of};
+use crate::support::upstream::Upstream;
+use berth_sidecar::upstream::{Dialer, Proxies};
+use berth_wire::{SessionSpec, UpstreamTls};
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// Reason and text of what a first request meets; nothing if it is served.
+async fn met(harness: &Harness, uid: &str) -> Option<(String, String)> {
+    let error = harness.client(uid).initialize().await.err()?;
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    Some((text(&error["data"]["reason"]), text(&error["message"])))
+}
+
+#[tokio::test]
+async fn authorities_are_taken_up_by_the_next_connection_without_a_pause() {
+    let (upstream, pki) = (Upstream::start().await, Pki::new());
+    let certificate = pki.server("localhost");
+    let (right, wrong) = (certificate.ca.clone(), Pki::new().server("localhost").ca);
+    let address = tls_in_front_of(&upstream, certificate).await;
+    let harness = Harness::start(2).await;
+    let trusting = |uid: &str, host: &str, ca: &str, name: Option<&str>| {
+        let mut spec = spec(uid, &upstream);
+        spec.upstream.url = format!("https://{host}:{}/mcp", address.port());
+        let tls = UpstreamTls { ca_pem: Some(ca.to_owned()), server_name: name.map(str::to_owned) };
+        SessionSpec { upstream: berth_wire::Upstream { tls: Some(tls), ..spec.upstream }, ..spec }
+    };
+    harness.put(&trusting("s", "localhost", &wrong, None)).await;
+    let (reason, text) = met(&harness, "s").await.expect("it is not trusted");
+    assert_eq!(reason, "TLSUntrusted");
+    assert!(text.contains("transport.http.tls.caRef"), "{text}");
+    // All know what is wrong until somebody mends it.
+    assert_eq!(met(&harness, "s").await.expect("still not").0, "TLSUntrusted");
+    let report = harness.put(&trusting("s", "localhost", &format!("{wrong}{right}"), None)).await;
+    assert_eq!((report.failure, report.next_retry_unix_millis), (None, None));
+    assert_eq!(met(&harness, "s").await, None);
+
+    harness.put(&trusting("t", "127.0.0.1", &right, Some("localhost"))).await;
+    assert_eq!(met(&harness, "t").await, None, "checked by the name that is given");
+    for uid in ["s", "t"] {
+        harness.end_now(uid).await;
+    }
+    harness.assert_baseline().await;
+}
+
+/// A proxy that answers CONNECT with this head and then leads to `behind`, whatever it was asked for. Gives what it was asked.
+async fn proxy(answer: &'static str, behind: SocketAddr) -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, log) = (listener.local_addr().unwrap(), Arc::new(Mutex::new(Vec::new())));
+    let asked = log.clone();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let asked = asked.clone();
+            tokio::spawn(async move {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    if stream.read_buf(&mut head).await.unwrap() == 0 {
+                        return;
+                    }
+                }
+                let line = String::from_utf8(head).unwrap().lines().next().unwrap().to_owned();
+                asked.lock().unwrap().push(line);
+                stream.write_all(answer.as_bytes()).await.unwrap();
+                if answer.contains(" 200 ") {
+                    let mut to = TcpStream::connect(behind).await.unwrap();
+                    let _ = tokio::io::copy_bidirectional(&mut stream, &mut to).await;
+                }
+            });
+        }
+    });
+    (address, log)
+}
+
+/// CASES.md 39.
+#[tokio::test]
+async fn what_is_outside_goes_through_the_proxy_and_the_rest_directly() {
+    let upstream = Upstream::start().await;
+    let (address, asked) = proxy("HTTP/1.1 200 OK\r\n\r\n", upstream.address()).await;
+    let set = |name: &str| (name == "http_proxy").then(|| format!("http://{address}"));
+    let dialer = Dialer::system().unwrap().through(Proxies::read(set, "").unwrap());
+    let harness = Harness::start_with(2, dialer, 96).await;
+    harness.put(&spec("inside", &upstream)).await;
+    assert_eq!(met(&harness, "inside").await, None);
+    assert_eq!(asked.lock().unwrap().as_slice(), [""; 0]);
+
+    let mut outside = spec("outside", &upstream);
+    outside.upstream.url = "http://mcp.example.com/mcp".into();
+    harness.put(&outside).await;
+    let client = harness.initialized("outside").await;
+    assert_eq!(client.call("session", json!({})).await["result"], json!({"session": "upstream-2"}));
+    let lines = asked.lock().unwrap().clone();
+    assert!(
+        !lines.is_empty() && lines.iter().all(|line| line == "CONNECT mcp.example.com:80 HTTP/1.1"),
+        "{lines:?}"
+    );
+    for uid in ["inside", "outside"] {
+        harness.end_now(uid).await;
+    }
+    harness.assert_baseline().await;
+    assert_eq!(upstream.books().deletes.len(), 2);
+}
+
+#[tokio::test]
+async fn a_proxy_that_asks_for_authentication_is_told_of() {
+    let upstream = Upstream::start().await;
+    let (address, _) = proxy("HTTP/1.1 407 No\r\n\r\n", upstream.address()).await;
+    let set = |name: &str| (name == "HTTPS_PROXY").then(|| format!("http://{address}"));
+    let dialer = Dialer::system().unwrap().through(Proxies::read(set, "").unwrap());
+    let harness = Harness::start_with(1, dialer, 96).await;
+    let mut outside = spec("s", &upstream);
+    outside.upstream.url = "https://mcp.example.com/mcp".into();
+    harness.put(&outside).await;
+    let (reason, text) = met(&harness, "s").await.expect("there is no way");
+    assert_eq!(reason, "UpstreamUnreachable");
+    assert!(text.contains(&address.to_string()) && text.contains("asks for authentication"), "{text}");
+}
+
+#[tokio::test]
+async fn a_redirect_is_followed_within_the_origin_and_nowhere_else() {
+    let upstream = Upstream::start().await;
+    let port = upstream.address().port();
+    for (path, reason, text) in [
+        ("once", None, ""),
+        ("thrice", None, ""),
+        ("forever", Some("ProtocolError"), "more than 3 times in a row; set the final URL"),
+        ("away", Some("ProtocolError"), "(307) to https://other.test, and only redirects within"),
+        ("lossy", Some("ProtocolError"), "and a POST is only sent on after 307 and 308"),
+    ] {
+        let harness = Harness::start(1).await;
+        let mut session = spec("s", &upstream);
+        session.upstream.url = format!("http://127.0.0.1:{port}/{path}");
+        harness.put(&session).await;
+        let found = met(&harness, "s").await;
+        assert_eq!(found.as_ref().map(|(reason, _)| reason.as_str()), reason, "{path}: {found:?}");
+        if let Some((_, told)) = found {
+            assert!(told.contains(text) && !told.contains("hunter2"), "{path}: {told}");
+        }
+        let before = upstream.books().deletes.len();
+        harness.end_now("s").await;
+        harness.assert_baseline().await;
+        let ended = upstream.books().deletes.len() - before;
+        assert_eq!(ended, usize::from(reason.is_none()), "{path}: the DELETE is redirected as well");
+    }
+    let credentials = upstream.books().credentials.clone();
+    assert!(credentials.iter().all(|credential| credential == "Bearer first"), "{credentials:?}");
+}

@@ -1,0 +1,193 @@
+//! Large messages, long lists and slow readers: what is within the limits comes as it is, and what is not harms nobody else.
+
+use berth_e2e::{
+    Answer, McpClient, Probe, Process, TestNamespace, ends_and_leaves_nothing, figure, in_namespace,
+    mcp_server, session, sidecar, tool_call, tool_call_with,
+};
+use futures::future::join_all;
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+const MIB: usize = 1024 * 1024;
+const TOO_LARGE: i32 = -32054;
+const LIMIT_REACHED: i32 = -32055;
+
+async fn world(namespace: &TestNamespace) -> (Probe, McpClient) {
+    let probe = Probe::start(namespace).await;
+    mcp_server(namespace, "probe", &probe.url(), json!({})).await;
+    session(namespace, "s", "alice", &["probe"]).await;
+    let mut client = McpClient::new(&namespace.name, "s", "probe", &namespace.token("alice").await);
+    client.initialize().await;
+    (probe, client)
+}
+
+/// Names of all tools, page by page, and the number of pages.
+async fn all_tools(client: &McpClient, pages: usize) -> (Vec<String>, Option<String>) {
+    let (mut names, mut cursor) = (Vec::new(), None);
+    for page in 0..pages {
+        let params = cursor.as_ref().map_or(json!({}), |cursor| json!({"cursor": cursor}));
+        let answer = client.request(&json!(page), "tools/list", &params).await;
+        let tools = answer["result"]["tools"].as_array().unwrap_or_else(|| panic!("tools, not {answer}"));
+        names.extend(tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()));
+        cursor = answer["result"]["nextCursor"].as_str().map(str::to_owned);
+        if cursor.is_none() {
+            break;
+        }
+    }
+    (names, cursor)
+}
+
+/// CASES.md 20.
+#[tokio::test]
+async fn pages_of_tools_pass_as_the_upstream_makes_them() {
+    in_namespace("pages", |namespace| async move {
+        let (probe, client) = world(&namespace).await;
+        let expected = |count: usize| (0..count).map(|number| format!("filler-{number}")).collect::<Vec<_>>();
+        let fillers =
+            |count: usize, pages: &str| json!({"real": false, "filler": count, "page": 50, "pages": pages});
+        for pages in ["good", "emptyLast"] {
+            probe.tell("tools", &fillers(101, pages)).await;
+            assert_eq!(all_tools(&client, 10).await, (expected(101), None), "{pages}");
+        }
+        // A client that follows a bad list for ever does so on its own: nothing is read ahead or gathered here.
+        probe.tell("tools", &fillers(101, "repeat")).await;
+        let (names, cursor) = all_tools(&client, 10).await;
+        assert_eq!((names.len(), cursor.as_deref()), (500, Some("again")));
+        probe.tell("tools", &fillers(0, "endless")).await;
+        assert_eq!(all_tools(&client, 10).await, (expected(500), Some("from-500".to_owned())));
+
+        let before = probe.books().await.total("toolsList");
+        probe.tell("tools", &json!({"real": false, "filler": 5_000, "fillerBytes": 2_000})).await;
+        let (names, cursor) = all_tools(&client, 1).await;
+        assert!(names == expected(5_000) && cursor.is_none(), "10 MB in one page: {} tools", names.len());
+        assert_eq!(probe.books().await.total("toolsList") - before, 1);
+    })
+    .await;
+}
+
+/// The tool `big`, plain or as an event.
+fn big(id: u32, bytes: usize, stream: bool) -> Value {
+    tool_call(&json!(id), "big", json!({"bytes": bytes, "stream": stream}))
+}
+
+/// Whether the answer is the whole text.
+fn is_whole(answer: &Value, bytes: usize) -> bool {
+    let text = answer["result"]["content"][0]["text"].as_str().unwrap_or_default();
+    text.len() == bytes && text.bytes().all(|byte| byte == b'x')
+}
+
+async fn answered(client: &McpClient, call: &Value) -> Value {
+    let answer: Answer = client.send(call).await;
+    assert_eq!(answer.status, 200);
+    answer.answer_to(&call["id"])
+}
+
+/// CASES.md 21.
+#[tokio::test]
+async fn large_messages_come_whole_up_to_the_limit_and_beyond_it_only_their_call_fails() {
+    in_namespace("sizes", |namespace| async move {
+        let (probe, client) = world(&namespace).await;
+        for bytes in [65_535, 65_536, 65_537, MIB + 1, 8 * MIB] {
+            for stream in [false, true] {
+                let answer = answered(&client, &big(1, bytes, stream)).await;
+                assert!(is_whole(&answer, bytes), "{bytes} bytes, as an event: {stream}");
+            }
+        }
+        let process = sidecar(&namespace).await;
+        let sleeping = tool_call(&json!(3), "sleep", json!({"ms": 3_000}));
+        let others = async {
+            let answer = answered(&client, &sleeping).await;
+            assert_eq!(answer["result"]["content"][0]["text"], "slept 3000 ms", "{answer}");
+        };
+        let too_large = async {
+            for stream in [false, true] {
+                for bytes in [16 * MIB + 1, 64 * MIB] {
+                    let answer = answered(&client, &big(2, bytes, stream)).await;
+                    let error = &answer["error"];
+                    assert_eq!(error["code"], TOO_LARGE, "{bytes} bytes, as an event: {stream}: {error}");
+                    let message = error["message"].as_str().unwrap();
+                    assert!(message.contains(&(16 * MIB).to_string()), "the limit is named: {message}");
+                }
+            }
+        };
+        futures::join!(others, too_large);
+        for megabytes in [3, 10] {
+            let text = "y".repeat(megabytes * MIB);
+            let call = tool_call(&json!(4), "echo", json!({"message": text}));
+            match client.try_send(&call).await {
+                Ok(answer) if megabytes == 3 => {
+                    assert!(answer.answer_to(&json!(4))["result"]["content"][0]["text"] == text.as_str());
+                }
+                // The answer may come before the request is sent, and the connection go with it.
+                Ok(answer) => assert_eq!(answer.status, 413),
+                Err(error) => assert!(megabytes == 10, "{error}"),
+            }
+        }
+        assert_eq!(client.call("echo", json!({"message": "on"})).await, "on");
+        assert_eq!(probe.books().await.total("initialize"), 1, "the session lives on");
+        assert_eq!(sidecar(&namespace).await, process, "so does the sidecar");
+        ends_and_leaves_nothing(&namespace, "s").await;
+    })
+    .await;
+}
+
+/// CASES.md 21.
+#[tokio::test]
+async fn twenty_large_answers_at_once_come_whole_or_are_refused_and_no_process_dies() {
+    in_namespace("twenty", |namespace| async move {
+        let (_probe, client) = world(&namespace).await;
+        let process = sidecar(&namespace).await;
+        let calls: Vec<Value> = (0..20).map(|id| big(id, 8 * MIB, id % 2 == 0)).collect();
+        let answers = join_all(calls.iter().map(|call| answered(&client, call))).await;
+        let whole = answers.iter().filter(|answer| is_whole(answer, 8 * MIB)).count();
+        let refused = answers.iter().filter(|answer| answer["error"]["code"] == LIMIT_REACHED).count();
+        assert_eq!(whole + refused, 20, "{:?}", answers.iter().map(|a| &a["error"]).collect::<Vec<_>>());
+        assert!(whole > 0, "some have room");
+        assert_eq!(sidecar(&namespace).await, process, "the sidecar lives");
+        // Whoever was refused can ask again.
+        assert!(is_whole(&answered(&client, &big(1, 8 * MIB, false)).await, 8 * MIB));
+        figure("answers of 8 MiB at once that came whole, of 20", whole);
+        ends_and_leaves_nothing(&namespace, "s").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_stalls_itself_and_nobody_else() {
+    in_namespace("slow", |namespace| async move {
+        let (_probe, client) = world(&namespace).await;
+        let process = sidecar(&namespace).await;
+        let before = process.resident_kib();
+        // 15 MB of progress, which fit into no buffer on the way.
+        let steps = 100_000;
+        let call =
+            tool_call_with(&json!(1), "progress", json!({"steps": steps}), json!({"progressToken": 1}));
+        let mut unread = Vec::new();
+        for _ in 0..4 {
+            unread.push(client.begin(&call).await);
+        }
+        let begun = Instant::now();
+        let mut most = 0;
+        for number in 0..100 {
+            assert_eq!(client.call("echo", json!({"message": "on"})).await, "on");
+            most = most.max(memory_above(&process, before));
+            assert!(begun.elapsed() < Duration::from_secs(10), "{number} calls took {:?}", begun.elapsed());
+        }
+        assert!(most < 16 * 1024, "what waits for slow readers is bounded: {most} KiB more");
+        figure("memory of the sidecar while 60 MB wait for four slow readers, KiB", most);
+        // Who reads at last gets all of it.
+        let mut last = unread.pop().unwrap();
+        for step in 1..=steps {
+            let message = last.next().await.expect("progress goes on");
+            assert_eq!(message["params"]["progress"], step, "{message}");
+        }
+        assert_eq!(last.messages().await.pop().unwrap()["id"], 1);
+        drop(unread);
+        ends_and_leaves_nothing(&namespace, "s").await;
+    })
+    .await;
+}
+
+fn memory_above(process: &Process, before: u64) -> u64 {
+    process.resident_kib().saturating_sub(before)
+}

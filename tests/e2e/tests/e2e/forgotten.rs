@@ -1,0 +1,164 @@
+//! Upstreams that forget a session, as one does that was restarted: it is opened again once, behind the client's back, and the
+//! client is told by a mark.
+
+use berth_api::AgentSession;
+use berth_e2e::{
+    Books, McpClient, Probe, TestNamespace, ends_and_leaves_nothing, eventually, in_namespace, mcp_server,
+    session,
+};
+use futures::future::join_all;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+const BOUND: Duration = Duration::from_secs(30);
+const MARK: &str = "berth.dev/reinitialized";
+
+async fn client(namespace: &TestNamespace, server: &str, token: &str) -> McpClient {
+    let mut client = McpClient::new(&namespace.name, "s", server, token);
+    client.initialize().await;
+    client
+}
+
+/// Twenty calls of one client at the same time, more than run at once; gives how many results are marked.
+async fn marked_of_twenty(client: &McpClient) -> usize {
+    let calls = (0..20).map(|number| async move {
+        let text = format!("call {number}");
+        let answer = client.call_as(&json!(number), "echo", json!({"message": text})).await;
+        assert_eq!(answer["result"]["content"][0]["text"], text, "{answer}");
+        answer["result"]["_meta"][MARK] == true
+    });
+    join_all(calls).await.into_iter().filter(|marked| *marked).count()
+}
+
+/// CASES.md 6.
+#[tokio::test]
+async fn a_forgotten_session_is_opened_anew_once_for_all_who_wait_whatever_the_upstream_says() {
+    in_namespace("forgotten", |namespace| async move {
+        let probe = Probe::start(&namespace).await;
+        mcp_server(&namespace, "probe", &probe.url(), json!({})).await;
+        session(&namespace, "s", "alice", &["probe"]).await;
+        let token = namespace.token("alice").await;
+        let (one, other) =
+            (client(&namespace, "probe", &token).await, client(&namespace, "probe", &token).await);
+        assert_eq!(futures::join!(marked_of_twenty(&one), marked_of_twenty(&other)), (0, 0));
+        for (round, answer) in (2..).zip(["notFound", "badRequest", "event"]) {
+            let lost = probe.tell("sessions/lose", &json!({"answer": answer})).await;
+            assert_eq!(lost["lost"], 1, "{answer}");
+            let marked = futures::join!(marked_of_twenty(&one), marked_of_twenty(&other));
+            assert_eq!(marked, (1, 1), "{answer}: the first result of each client is marked, and no other");
+            assert_eq!(futures::join!(marked_of_twenty(&one), marked_of_twenty(&other)), (0, 0), "{answer}");
+            let books = probe.books().await;
+            assert_eq!(
+                (books.total("initialize"), books.total("initializeWithSession")),
+                (round, 0),
+                "{answer}: one more, without the old id"
+            );
+            let calls: u64 = books.sessions().iter().filter_map(|s| s["calls"]["echo"].as_u64()).sum();
+            assert_eq!(calls, 40 * (2 * round - 1), "{answer}: each call was carried out once");
+        }
+        ends_and_leaves_nothing(&namespace, "s").await;
+    })
+    .await;
+}
+
+/// CASES.md 6.
+#[tokio::test]
+async fn a_path_that_never_was_is_an_error_and_no_loop() {
+    in_namespace("wrongpath", |namespace| async move {
+        let probe = Probe::start(&namespace).await;
+        let url = probe.url() + "/wrong";
+        mcp_server(&namespace, "probe", &url, json!({})).await;
+        session(&namespace, "s", "alice", &["probe"]).await;
+        let token = namespace.token("alice").await;
+        probe.set_faults(&json!({"any": {"status": 404, "path": "/mcp/wrong"}})).await;
+        for _ in 0..20 {
+            let mut client = McpClient::new(&namespace.name, "s", "probe", &token);
+            let answer = client.try_initialize(&json!({})).await;
+            let error = &answer["error"];
+            assert_eq!(
+                (&error["code"], &error["data"]["reason"]),
+                (&json!(-32050), &json!("UpstreamUnreachable"))
+            );
+            assert!(error["message"].as_str().unwrap().contains("path"), "the remedy is named: {error}");
+        }
+        let tried = probe.books().await.requests("initialize").len();
+        assert!((1..=4).contains(&tried), "{tried} attempts for twenty calls");
+    })
+    .await;
+}
+
+/// What the status says of one server.
+async fn status_of(namespace: &TestNamespace, server: &str) -> Value {
+    let session = namespace.api::<AgentSession>().get("s").await.unwrap();
+    let status = serde_json::to_value(session.status).unwrap();
+    let servers = status["servers"].as_array().cloned().unwrap_or_default();
+    servers.into_iter().find(|entry| entry["name"] == server).unwrap_or_default()
+}
+
+/// The ids of upstream sessions that were opened at a path, oldest first.
+fn opened_at(books: &Books, path: &str) -> Vec<Value> {
+    let at_path = books.requests("initialize").into_iter().filter(|entry| entry["path"] == path);
+    at_path.map(|entry| entry["minted"].clone()).filter(|minted| !minted.is_null()).collect()
+}
+
+/// CASES.md 7.
+#[tokio::test]
+async fn a_server_that_is_lost_leaves_the_other_one_of_its_session_alone() {
+    in_namespace("oneoftwo", |namespace| async move {
+        let probe = Probe::start(&namespace).await;
+        let (a, b) = (probe.url() + "/a", probe.url() + "/b");
+        futures::join!(
+            mcp_server(&namespace, "a", &a, json!({})),
+            mcp_server(&namespace, "b", &b, json!({}))
+        );
+        session(&namespace, "s", "alice", &["a", "b"]).await;
+        let token = namespace.token("alice").await;
+        let (of_a, of_b) = (client(&namespace, "a", &token).await, client(&namespace, "b", &token).await);
+        for client in [&of_a, &of_b] {
+            client.call("remember", json!({"value": "kept"})).await;
+        }
+        let opened = opened_at(&probe.books().await, "/mcp/b");
+        probe.tell("sessions/lose", &json!({"session": opened[0]})).await;
+        let recalled = of_b.call_as(&json!(1), "recall", json!({})).await;
+        assert_eq!(recalled["result"]["structuredContent"]["value"], Value::Null, "{recalled}");
+        assert_eq!(recalled["result"]["_meta"][MARK], true, "{recalled}");
+        let kept = of_a.call_as(&json!(1), "recall", json!({})).await;
+        assert_eq!(kept["result"]["structuredContent"]["value"], "kept", "{kept}");
+        assert_eq!(kept["result"]["_meta"], Value::Null, "{kept}");
+
+        let opened = opened_at(&probe.books().await, "/mcp/b");
+        assert_eq!(opened.len(), 2, "one more");
+        probe.set_faults(&json!({"initialize": {"status": 500, "path": "/mcp/b"}})).await;
+        probe.tell("sessions/lose", &json!({"session": opened[1]})).await;
+        for _ in 0..5 {
+            let answer = of_b.call_as(&json!(2), "echo", json!({"message": "x"})).await;
+            let data = &answer["error"]["data"];
+            assert_eq!(
+                (&data["server"], &data["reason"]),
+                (&json!("b"), &json!("UpstreamUnreachable")),
+                "{answer}"
+            );
+            assert_eq!(of_a.call("echo", json!({"message": "on"})).await, "on");
+        }
+        eventually("the status tells which server is in trouble", BOUND, || async {
+            let (a, b) = (status_of(&namespace, "a").await, status_of(&namespace, "b").await);
+            let told = b["reason"] == "UpstreamUnreachable";
+            (told && a["state"] == "Bound").then_some(())
+        })
+        .await;
+        probe.clear_faults().await;
+        eventually("it is served again", BOUND, || async {
+            let answer = of_b.call_as(&json!(3), "echo", json!({"message": "back"})).await;
+            (answer["result"]["content"][0]["text"] == "back").then_some(())
+        })
+        .await;
+        eventually("the status tells of no trouble", BOUND, || async {
+            let b = status_of(&namespace, "b").await;
+            (b["state"] == "Bound" && b["nextRetryTime"].is_null()).then_some(())
+        })
+        .await;
+        let books = probe.books().await;
+        assert_eq!((opened_at(&books, "/mcp/a").len(), opened_at(&books, "/mcp/b").len()), (1, 3));
+    })
+    .await;
+}
