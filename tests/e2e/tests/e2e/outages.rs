@@ -64,15 +64,17 @@ async fn an_operator_a_gateway_and_a_sidecar_killed_in_turn_cost_a_live_session_
 
         let sidecar = namespace.api::<Pod>().list(&ListParams::default().labels(POOL)).await.unwrap();
         kill(&sidecar.items[0], "berth-sidecar");
-        // A call that met the dying process gets 502, one that finds no process yet 503. Then: what the client had is gone, and
-        // it is told so; it begins anew under the same URL.
+        // A call that met the dying process gets 502, one that finds no process yet 503. Then the same client goes on: its view is in its
+        // sealed session id, and the first result says that what the old session held upstream is gone.
         let told = eventually("a call is answered", BOUND, || async {
             let answer = client.try_call("echo", json!({"message": "x"})).await.ok()?;
             (!answer.status.is_server_error()).then_some(answer)
         })
         .await;
-        assert_eq!(told.status, 404, "{told:?}");
-        served(&self::client(&namespace, "s", &token).await).await;
+        assert_eq!(told.status, 200, "{told:?}");
+        let mark = &told.answer_to(&json!(1))["result"]["_meta"]["berth.dev/reinitialized"];
+        assert_eq!(mark, &json!(true), "{told:?}");
+        served(&client).await;
 
         assert_eq!(namespace.api::<AgentSession>().get("s").await.unwrap().uid(), made.uid());
         assert_eq!(
