@@ -5,17 +5,8 @@
 # BERTH_BENCH_SESSIONS (1000) how many sessions' memory is.
 source "$(dirname "$0")/lib.sh"
 
-finish() {
-  local code=$?
-  if [[ $code -ne 0 ]]; then
-    hack/diagnose.sh
-    banner "make bench: FAILED, after $(elapsed)"
-  fi
-  exit "$code"
-}
-
 ! given_cluster || die "memory and CPU time are read from processes on this machine: unset BERTH_KUBECONFIG to use the test cluster"
-trap finish EXIT
+trap 'tell_failure bench' EXIT
 
 hack/setup.sh
 hack/cluster.sh up

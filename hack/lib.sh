@@ -33,6 +33,16 @@ elapsed() {
 # banner TEXT: a step's headline, with the time since the start.
 banner() { printf '\n==> [%6s] %s\n' "$(elapsed)" "$*"; }
 
+# tell_failure NAME: for the trap of EXIT; says what the cluster says, and that `make NAME` failed, if it did.
+tell_failure() {
+  local code=$?
+  if [[ $code -ne 0 ]]; then
+    hack/diagnose.sh
+    banner "make $1: FAILED, after $(elapsed)"
+  fi
+  exit "$code"
+}
+
 # A cluster that is given is used as it is; without one, the test cluster is.
 given_cluster() { [[ -n ${BERTH_KUBECONFIG:-} ]]; }
 

@@ -3,15 +3,7 @@
 # BERTH_SEED=N make soak.
 source "$(dirname "$0")/lib.sh"
 
-finish() {
-  local code=$?
-  if [[ $code -ne 0 ]]; then
-    hack/diagnose.sh
-    banner "make soak: FAILED, after $(elapsed)"
-  fi
-  exit "$code"
-}
-trap finish EXIT
+trap 'tell_failure soak' EXIT
 
 export BERTH_SOAK=1 BERTH_SEED=${BERTH_SEED:-$((RANDOM % 1000))}
 banner "soak with seed $BERTH_SEED"

@@ -27,6 +27,7 @@ mod namespace;
 mod operator;
 mod probe;
 mod process;
+mod reference;
 mod scale;
 mod session;
 mod tls;
@@ -48,6 +49,7 @@ pub use operator::{
 };
 pub use probe::{Books, Probe};
 pub use process::{Process, kill};
+pub use reference::start_reference;
 pub use scale::{Dice, figure, rounds, seed};
 pub use session::{POOL, mcp_server, session, sidecar, sidecars, subject_of, used_session, wait_until_ready};
 pub use tls::Holder;

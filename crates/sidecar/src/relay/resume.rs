@@ -4,6 +4,7 @@
 use crate::upstream::{Body, Connection};
 use berth_mcp::header;
 use berth_mcp::sse::Event;
+use berth_net::backoff::Doubling;
 use http::header::CONTENT_TYPE;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -14,12 +15,17 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 
 /// Where a stream is.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Resume {
     last: Option<String>,
     retry: Option<Duration>,
-    /// Streams that brought nothing, since the last that did.
-    fruitless: u32,
+    pauses: Doubling,
+}
+
+impl Default for Resume {
+    fn default() -> Self {
+        Self { last: None, retry: None, pauses: Doubling::new(FIRST_PAUSE, MAX_PAUSE) }
+    }
 }
 
 impl Resume {
@@ -30,20 +36,18 @@ impl Resume {
             self.last = Some(id.clone()).filter(|id| !id.is_empty());
         }
         self.retry = event.retry_millis.map(Duration::from_millis).or(self.retry);
-        self.fruitless = 0;
+        self.pauses.start_anew();
     }
 
-    fn pause(&self) -> Duration {
-        let ours = FIRST_PAUSE.saturating_mul(1 << self.fruitless.min(10));
-        ours.max(self.retry.unwrap_or_default()).min(MAX_PAUSE)
+    fn pause(&mut self) -> Duration {
+        self.pauses.pause().max(self.retry.unwrap_or_default()).min(MAX_PAUSE)
     }
 
     /// The rest of the stream, if it can be had.
     pub(super) async fn resume(&mut self, connection: &Connection) -> Option<Body> {
-        let last = self.last.as_deref()?;
+        let last = self.last.clone()?;
         sleep(self.pause()).await;
-        self.fruitless += 1;
-        let response = connection.listen(Some(last)).await.ok()?;
+        let response = connection.listen(Some(&last)).await.ok()?;
         let media_type = response.headers().get(CONTENT_TYPE)?.to_str().ok()?;
         let is_stream =
             response.status().is_success() && header::is_media_type(media_type, header::EVENT_STREAM);
@@ -58,15 +62,16 @@ mod tests {
     #[test]
     fn pauses_are_as_asked_within_bounds_and_grow_while_nothing_comes() {
         let mut resume = Resume::default();
-        assert_eq!(resume.pause(), FIRST_PAUSE);
-        resume.fruitless = 3;
-        assert_eq!(resume.pause(), FIRST_PAUSE * 8);
+        for whole in [1, 2, 4, 8].map(|times| FIRST_PAUSE * times) {
+            let pause = resume.pause();
+            assert!((whole / 2..=whole).contains(&pause), "{pause:?} of {whole:?}");
+        }
         resume.note(&Event { retry_millis: Some(1_500), ..Event::default() });
         assert_eq!(resume.pause(), Duration::from_millis(1_500));
         resume.note(&Event { retry_millis: Some(u64::MAX), ..Event::default() });
         assert_eq!(resume.pause(), MAX_PAUSE);
         resume.note(&Event { retry_millis: Some(0), ..Event::default() });
-        assert_eq!(resume.pause(), FIRST_PAUSE, "a server cannot ask for a storm");
+        assert!(resume.pause() >= FIRST_PAUSE / 2, "a server cannot ask for a storm");
     }
 
     #[test]

@@ -65,7 +65,7 @@ impl Source {
                 },
                 StreamStep::Open => {
                     let asked = self.open().await;
-                    listening.ended(asked, self.jitter());
+                    listening.ended(asked, session.random());
                 }
             }
         }
@@ -160,14 +160,6 @@ impl Source {
             held.cover(COPIES * decoder.held()).ok()?;
         }
         asked
-    }
-
-    fn jitter(&self) -> u8 {
-        let mut byte = [0];
-        // Without randomness there is no jitter.
-        let _ = self.session.shared.random.fill(&mut byte);
-        let [byte] = byte;
-        byte
     }
 }
 

@@ -140,15 +140,16 @@ impl Running {
     }
 
     fn abandoned(&self) -> Ended {
-        let session = &self.session;
-        lock(&session.inner).link.failed(
-            self.epoch,
-            Failure::Own(None),
-            &session.shared.gate,
-            Moment::new(session),
-        );
+        self.give_up();
         self.settle(ConnectResult::Abandoned, None);
         Ended::Late
+    }
+
+    /// The attempt is over and says nothing of the server.
+    fn give_up(&self) {
+        let session = &self.session;
+        let at = Moment::new(session);
+        lock(&session.inner).link.failed(self.epoch, Failure::Own(None), &session.shared.gate, at);
     }
 
     /// The attempt failed, which began with what `access` wants.
@@ -204,15 +205,9 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if !self.is_over {
-            let session = &self.session;
-            lock(&session.inner).link.failed(
-                self.epoch,
-                Failure::Own(None),
-                &session.shared.gate,
-                Moment::new(session),
-            );
+            self.give_up();
             self.forget(Outcome::Unconfirmed);
-            session.tell(Urgency::Now);
+            self.session.tell(Urgency::Now);
         }
     }
 }

@@ -101,7 +101,8 @@ impl Desired {
         })
     }
 
-    /// Whether an upstream that refused `other` would be asked the same again: it leads to the same place and carries the same.
+    /// Whether an upstream that refused `other` would be asked the same again: neither object changed, which is how people say that
+    /// they have mended something, nor where it leads or what it carries.
     pub(crate) fn has_access_of(&self, other: &Self) -> bool {
         let same = match (&self.carried, &other.carried) {
             (Carried::Headers(ours), Carried::Headers(theirs)) => ours == theirs,
@@ -110,7 +111,7 @@ impl Desired {
                 false
             }
         };
-        same && self.target == other.target
+        same && self.target == other.target && self.generation == other.generation
     }
 
     /// Bound of a connect.

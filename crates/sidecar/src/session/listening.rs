@@ -122,8 +122,8 @@ impl Listening {
     }
 
     /// A stream ended, or could not be opened.
-    pub(crate) fn ended(&self, asked: Option<Duration>, jitter: u8) {
-        lock(&self.state).policy.ended(Instant::now(), asked, jitter);
+    pub(crate) fn ended(&self, asked: Option<Duration>, random: u32) {
+        lock(&self.state).policy.ended(Instant::now(), asked, random);
     }
 
     /// Whether the upstream of connection `epoch` has a stream; waits for its word.

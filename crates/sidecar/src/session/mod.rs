@@ -240,6 +240,13 @@ impl Session {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// Any number, for the jitter of pauses; without randomness there is none.
+    pub(crate) fn random(&self) -> u32 {
+        let mut random = [0; 4];
+        let _ = self.shared.random.fill(&mut random);
+        u32::from_ne_bytes(random)
+    }
+
     fn tell(&self, urgency: Urgency) {
         match urgency {
             Urgency::Now => self.listening.wake(),
@@ -253,14 +260,11 @@ impl Session {
 impl Moment {
     /// Now, with what `session` has of randomness.
     fn new(session: &Session) -> Self {
-        let mut random = [0; 4];
-        // Without any, the delays have no jitter.
-        let _ = session.shared.random.fill(&mut random);
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
             now: Instant::now(),
             unix_millis: u64::try_from(unix.as_millis()).unwrap_or(u64::MAX),
-            random: u32::from_ne_bytes(random),
+            random: session.random(),
         }
     }
 }

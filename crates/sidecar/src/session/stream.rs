@@ -1,5 +1,6 @@
-//! When the upstream's own stream, the answer to a GET, is opened, kept and opened again. Pure: time and jitter are given.
+//! When the upstream's own stream, the answer to a GET, is opened, kept and opened again. Pure: time and chance are given.
 
+use berth_net::backoff::Doubling;
 use std::collections::VecDeque;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -19,16 +20,29 @@ const MAX_OPENS: usize = 20;
 const WINDOW: Duration = Duration::from_mins(10);
 
 /// What is known of the streams of one session.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Policy {
     /// Number of the connection that the next four speak of.
     epoch: u64,
     offer: Offer,
-    failures: u32,
+    pauses: Doubling,
     not_before: Option<Instant>,
     opened_at: Option<Instant>,
     /// When a stream was asked for lately, oldest first, over all connections.
     opens: VecDeque<Instant>,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            epoch: 0,
+            offer: Offer::default(),
+            pauses: Doubling::new(FIRST_PAUSE, MAX_PAUSE),
+            not_before: None,
+            opened_at: None,
+            opens: VecDeque::new(),
+        }
+    }
 }
 
 /// Whether a connection's upstream has a stream.
@@ -124,15 +138,12 @@ impl Policy {
         }
     }
 
-    /// A stream, or the attempt to open one, ended. `asked` is the pause that the upstream asked for; `jitter` is out of 256.
-    pub(crate) fn ended(&mut self, now: Instant, asked: Option<Duration>, jitter: u8) {
+    /// A stream, or the attempt to open one, ended. `asked` is the pause that the upstream asked for; `random` is any number.
+    pub(crate) fn ended(&mut self, now: Instant, asked: Option<Duration>, random: u32) {
         if self.opened_at.is_some_and(|opened| now >= opened + LIVED) {
-            self.failures = 0;
+            self.pauses.start_anew();
         }
-        let whole = FIRST_PAUSE.saturating_mul(1 << self.failures.min(10)).min(MAX_PAUSE);
-        self.failures = self.failures.saturating_add(1);
-        let half = whole / 2;
-        let pause = half + half * u32::from(jitter) / 255;
+        let pause = self.pauses.pause_within(random);
         self.not_before = Some(now + pause.max(asked.unwrap_or_default().min(MAX_ASKED)));
         self.opened_at = None;
     }
@@ -192,7 +203,7 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..9 {
             assert_eq!(policy.step(seen(now)), StreamStep::Open);
-            policy.ended(now, None, 255);
+            policy.ended(now, None, u32::MAX);
             let StreamStep::Wait(until) = policy.step(seen(now)) else { panic!() };
             pauses.push((until - now).as_secs());
             now = until;
@@ -210,9 +221,9 @@ mod tests {
     fn a_pause_that_the_upstream_asks_for_is_kept_up_to_a_bound() {
         let (now, mut policy) = (Instant::now(), Policy::default());
         policy.step(seen(now));
-        policy.ended(now, Some(seconds(7)), 255);
+        policy.ended(now, Some(seconds(7)), u32::MAX);
         assert_eq!(policy.step(seen(now)), StreamStep::Wait(now + seconds(7)));
-        policy.ended(now, Some(Duration::MAX), 255);
+        policy.ended(now, Some(Duration::MAX), u32::MAX);
         assert_eq!(policy.step(seen(now)), StreamStep::Wait(now + MAX_ASKED));
     }
 
@@ -231,10 +242,10 @@ mod tests {
         /// Whatever happens, an upstream is not asked more often than the bound.
         #[test]
         fn the_number_of_gets_is_bounded(
-            moves in prop::collection::vec((0_u64..40, 0_u64..3, 0_u64..120, any::<u8>(), any::<bool>()), 0..400)
+            moves in prop::collection::vec((0_u64..40, 0_u64..3, 0_u64..120, any::<u32>(), any::<bool>()), 0..400)
         ) {
             let (mut now, mut policy, mut opens) = (Instant::now(), Policy::default(), Vec::new());
-            for (wait, connection, life, jitter, listens) in moves {
+            for (wait, connection, life, random, listens) in moves {
                 now += seconds(wait);
                 let (connection, listeners) = (connection.checked_sub(1), usize::from(listens));
                 match policy.step(Seen { now, connection, listeners, left: None }) {
@@ -242,7 +253,7 @@ mod tests {
                         prop_assert!(listens && connection.is_some());
                         opens.push(now);
                         now += seconds(life);
-                        policy.ended(now, None, jitter);
+                        policy.ended(now, None, random);
                     }
                     StreamStep::Wait(until) => prop_assert!(until > now && until <= now + WINDOW),
                     StreamStep::Rest => prop_assert_eq!(connection, None),

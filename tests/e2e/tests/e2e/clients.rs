@@ -2,11 +2,11 @@
 
 use berth_api::AgentSession;
 use berth_e2e::{
-    McpClient, Probe, TestNamespace, eventually, gateway_url, in_namespace, mcp_server, session, subject_of,
+    McpClient, Probe, TestNamespace, eventually, gateway_url, in_namespace, mcp_server, session,
+    start_reference, subject_of,
 };
 use futures::future::join_all;
-use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Pod, Service, ServiceAccount};
+use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams, LogParams};
 use serde_json::{Value, json};
@@ -54,29 +54,8 @@ const TIME: Reference = Reference {
 };
 
 impl Reference {
-    /// Runs it, with an `McpServer` of its name in front.
     async fn start(&self, namespace: &TestNamespace) {
-        let (variable, placeholder) = (
-            format!("BERTH_IMAGE_{}", self.name.to_uppercase()),
-            format!("IMAGE_{}", self.name.to_uppercase()),
-        );
-        let image =
-            std::env::var(&variable).unwrap_or_else(|_| panic!("{variable} names the server's image"));
-        for document in self.manifest.replace(&placeholder, &image).split("\n---") {
-            let object: Value = serde_saphyr::from_str(document).expect("the manifest is YAML");
-            match object["kind"].as_str() {
-                Some("Deployment") => drop(namespace.create::<Deployment>(object).await),
-                Some("Service") => drop(namespace.create::<Service>(object).await),
-                other => panic!("the manifest holds {other:?}"),
-            }
-        }
-        eventually(&format!("{} is ready", self.name), BOUND, || async {
-            let deployment = namespace.api::<Deployment>().get(self.name).await.unwrap();
-            (deployment.status?.ready_replicas? == 1).then_some(())
-        })
-        .await;
-        let url = format!("http://{}.{}.svc:{}/mcp", self.name, namespace.name, self.port);
-        mcp_server(namespace, self.name, &url, json!({})).await;
+        start_reference(namespace, self.name, self.manifest, self.port).await;
     }
 
     /// How many lines of its log hold each of `opened` and `closed`.

@@ -141,7 +141,7 @@ async fn a_panic_while_one_tries_for_all_makes_room_for_the_next() {
 }
 
 #[tokio::test]
-async fn a_refused_credential_is_not_tried_again_until_it_or_the_url_changes() {
+async fn a_refused_credential_is_not_tried_again_until_it_or_an_object_changes() {
     for status in [401, 403] {
         let (address, books) = upstream(if status == 401 { &[401] } else { &[403] }).await;
         let shared = fixture::shared();
@@ -152,10 +152,8 @@ async fn a_refused_credential_is_not_tried_again_until_it_or_the_url_changes() {
             assert_eq!(connect(&session).await.err(), Some(first.clone()), "as it was told before");
         }
         assert_eq!(lock(&session.inner).link.state(), State::Barred);
-        // What changes something else changes nothing.
-        let mut other = spec(address, "Bearer first");
-        other.timeouts.request_millis += 1;
-        session.update(Desired::new(other, &shared.dialer).unwrap());
+        // The same told again changes nothing.
+        session.update(Desired::new(spec(address, "Bearer first"), &shared.dialer).unwrap());
         connect(&session).await.err().unwrap();
         assert_eq!(lock(&books).initializes, 1, "nothing was sent meanwhile");
         session.update(Desired::new(spec(address, "Bearer second"), &shared.dialer).unwrap());
@@ -167,6 +165,13 @@ async fn a_refused_credential_is_not_tried_again_until_it_or_the_url_changes() {
         session.update(Desired::new(elsewhere, &shared.dialer).unwrap());
         connect(&session).await.err().unwrap();
         assert_eq!(lock(&books).initializes, 3);
+        // Somebody has mended the server's spec, whatever it was.
+        let mut mended = spec(address, "Bearer second");
+        mended.upstream.url = format!("http://127.0.0.1:{}/mcp", address.port());
+        mended.generation.server += 1;
+        session.update(Desired::new(mended, &shared.dialer).unwrap());
+        connect(&session).await.err().unwrap();
+        assert_eq!(lock(&books).initializes, 4);
     }
 }
 
