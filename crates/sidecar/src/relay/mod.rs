@@ -2,8 +2,8 @@
 //!
 //! [`request`] takes a client's request and [`call`] relays it, [`attached`] to its client as long as that is there;
 //! [`message`] is what wants no answer, [`map`] turns ids.
-//! [`listen`] is a client's GET, [`source`] the upstream's own stream behind it, [`fan`] what comes on that; [`ask`] hands a
-//! client what the server asks. `initialize` and `ping` end here.
+//! [`listen`] is a client's GET, [`source`] the upstream's own stream behind it, [`fan`] what comes on that, [`resubscribe`] sees to
+//! it that this goes on after a loss; [`ask`] hands a client what the server asks. `initialize` and `ping` end here.
 
 mod answer;
 mod ask;
@@ -18,6 +18,7 @@ mod outside;
 mod read;
 mod reply;
 mod request;
+mod resubscribe;
 mod resume;
 mod source;
 

@@ -3,6 +3,7 @@
 
 use super::call::COPIES;
 use super::fan;
+use super::resubscribe::resubscribe;
 use crate::fault;
 use crate::session::{Keep, Offer, Session, StreamStep};
 use crate::upstream::{Body, Carried, Connection, Loss, REFUSAL_LIMIT, SendError, retry_after, session_loss};
@@ -88,6 +89,9 @@ impl Source {
         let connection = session.established()?;
         if connection.epoch != self.epoch {
             (self.epoch, self.last) = (connection.epoch, None);
+            if connection.began_anew() {
+                session.spawn(resubscribe(session.clone(), connection.clone()));
+            }
         }
         tokio::select! {
             asked = self.ask(&connection) => asked,

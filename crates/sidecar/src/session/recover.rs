@@ -5,7 +5,7 @@
 
 use super::{CallGuard, Scope, Session};
 use crate::sync::lock;
-use crate::upstream::Connection;
+use crate::upstream::{Connection, FIRST_STATE};
 use berth_mcp::frame::mark_reinitialized;
 use berth_wire::OnStateLost;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -74,6 +74,3 @@ impl Session {
             && scope.known.0.load(Ordering::Acquire) < inner.states
     }
 }
-
-/// The state that the first connection of a session begins.
-pub(super) const FIRST_STATE: u64 = 1;

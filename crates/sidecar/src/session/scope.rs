@@ -264,6 +264,11 @@ impl Scope {
         lock(&self.state).subscriptions.contains(uri)
     }
 
+    /// The resources that the client is subscribed to.
+    pub(crate) fn subscriptions(&self) -> Vec<Box<str>> {
+        lock(&self.state).subscriptions.iter().cloned().collect()
+    }
+
     /// Whether the client wants news of `uri`: it is subscribed to it, or to what it is a part of.
     pub(crate) fn wants(&self, uri: &str) -> bool {
         let state = lock(&self.state);

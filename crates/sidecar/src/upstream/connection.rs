@@ -19,6 +19,12 @@ const SESSION_ID: HeaderName = HeaderName::from_static(header::MCP_SESSION_ID);
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static(header::LAST_EVENT_ID);
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static(header::MCP_PROTOCOL_VERSION);
 
+/// The state that the first connection of a session begins; see [`Connection::state`].
+pub(crate) const FIRST_STATE: u64 = 1;
+
+/// Most headers of a request that are the sidecar's own, the one for its length among them.
+const OWN_HEADERS: usize = 7;
+
 /// One established upstream session with its sockets.
 pub struct Connection {
     /// Number of the attempt that made it; names it within its `AgentSession`.
@@ -71,6 +77,11 @@ impl Connection {
     /// Whether the upstream gave a session id.
     pub fn has_session_id(&self) -> bool {
         self.names.id.is_some()
+    }
+
+    /// Whether it took the place of one that was lost with its upstream session.
+    pub fn began_anew(&self) -> bool {
+        self.state > FIRST_STATE
     }
 
     /// Sends one message, with what the session's requests carry at that moment.
@@ -170,7 +181,8 @@ fn request(
     *request.method_mut() = method;
     *request.uri_mut() = target.path.clone().into();
     let ours = request.headers_mut();
-    ours.extend(headers.clone());
+    ours.reserve(headers.len() + OWN_HEADERS);
+    ours.extend(headers.iter().map(|(name, value)| (name.clone(), value.clone())));
     ours.insert(HOST, target.authority.clone());
     ours.insert(ACCEPT, HeaderValue::from_static(header::ACCEPT_BOTH));
     for (name, value) in [(SESSION_ID, &names.id), (PROTOCOL_VERSION, &names.version)] {

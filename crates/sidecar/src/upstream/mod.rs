@@ -21,6 +21,7 @@ mod trust;
 
 pub use body::{Body, BodyError};
 pub use connection::Connection;
+pub(crate) use connection::FIRST_STATE;
 pub use credential::{Carried, Credential};
 pub use dial::{DialError, Dialer, DialerError};
 pub use proxy::{Proxies, ProxyError};

@@ -43,10 +43,11 @@ pub(crate) enum Loss {
 }
 
 /// Whether a status other than success says that the session is lost. The specification asks for 404; several SDKs answer 400 with
-/// an error that speaks of the session. Neither is answered once something was carried out.
+/// an error that speaks of the session. Neither is answered once something was carried out. A 404 that says in JSON-RPC that the
+/// method is unknown, as revision 2026-07-28 wants it, is about the request and not about the session.
 pub(crate) fn session_loss(status: StatusCode, body: &str) -> Option<Loss> {
     match status {
-        StatusCode::NOT_FOUND => Some(Loss::Gone),
+        StatusCode::NOT_FOUND => (code_of(body) != Some(error::METHOD_NOT_FOUND)).then_some(Loss::Gone),
         StatusCode::BAD_REQUEST if is_unknown_session(body) => Some(Loss::Gone),
         StatusCode::BAD_REQUEST if body.contains("\"error\"") => match Frame::parse(body) {
             Ok(Frame::Response { outcome: Outcome::Error(error), .. })
@@ -75,6 +76,14 @@ pub(crate) fn is_session_lost_message(text: &str, is_error: bool) -> bool {
         }
         Ok(_) => false,
         Err(_) => is_error && is_unknown_session(text),
+    }
+}
+
+/// The code of a JSON-RPC error.
+fn code_of(text: &str) -> Option<i32> {
+    match Frame::parse(text) {
+        Ok(Frame::Response { outcome: Outcome::Error(error), .. }) => read_error(error).map(|error| error.code),
+        _ => None,
     }
 }
 
@@ -126,6 +135,9 @@ mod tests {
         assert_eq!(bad(&lost), Some(Loss::Gone));
         assert_eq!(bad("Bad Request: No valid session ID provided\n"), Some(Loss::Gone), "as plain text");
         assert_eq!(session_loss(StatusCode::NOT_FOUND, ""), Some(Loss::Gone));
+        assert_eq!(session_loss(StatusCode::NOT_FOUND, &error("Session not found")), Some(Loss::Gone));
+        let unknown = r#"{"jsonrpc":"2.0","error":{"code":-32601,"message":"Method not found"},"id":1}"#;
+        assert_eq!(session_loss(StatusCode::NOT_FOUND, unknown), None, "it is about the method");
         assert_eq!(bad(&error("this session is on another replica")), Some(Loss::Refused));
         assert_eq!(bad(r#"{"error":"unknown session"}"#), Some(Loss::Refused), "no JSON-RPC");
         assert_eq!(bad(&error("bad arguments")), None);

@@ -3,7 +3,7 @@
 use crate::support::client::{initialize, tool_call, tool_call_with_progress};
 use crate::support::eventually;
 use crate::support::harness::{Harness, read, spec};
-use crate::support::upstream::Upstream;
+use crate::support::upstream::{Books, Upstream};
 use http::StatusCode;
 use serde_json::{Value, json};
 
@@ -131,6 +131,34 @@ async fn news_of_a_resource_reach_those_who_subscribed() {
     assert_eq!(second.next().await, Some(updated("a://both")));
     two.json(&ask("unsubscribe", "a://both")).await;
     assert_eq!(upstream.books().of_method("resources/unsubscribe").len(), 1);
+    harness.end_now("s").await;
+    harness.assert_baseline().await;
+}
+
+#[tokio::test]
+async fn subscriptions_are_made_again_where_the_upstream_forgot_them() {
+    let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
+    harness.put(&spec("s", &upstream)).await;
+    let (one, two) = (harness.initialized("s").await, harness.initialized("s").await);
+    let mut stream = one.listen().await;
+    let ask = |verb: &str, uri: &str| json!({"jsonrpc": "2.0", "id": 1, "method": format!("resources/{verb}"), "params": {"uri": uri}});
+    for (client, uri) in [(&one, "a://1"), (&one, "a://both"), (&two, "a://both"), (&one, "a://left")] {
+        assert_eq!(client.json(&ask("subscribe", uri)).await.1["result"], json!({}));
+    }
+    one.json(&ask("unsubscribe", "a://left")).await;
+    upstream.forget_sessions();
+    one.call("echo", json!({})).await;
+    let of_the_new = |books: &Books| -> Vec<String> {
+        let subscribes = books.messages.iter().filter(|(session, _, message)| {
+            session == "upstream-2" && message["method"] == "resources/subscribe"
+        });
+        subscribes.map(|(_, _, message)| message["params"]["uri"].as_str().unwrap().to_owned()).collect()
+    };
+    upstream.until("each is made again", |books| of_the_new(books) == ["a://1", "a://both"]).await;
+    eventually("one stream is open", || upstream.listeners() == 1).await;
+    let updated = notification("resources/updated", json!({"uri": "a://both"}));
+    upstream.say(&updated);
+    assert_eq!(stream.next().await, Some(updated));
     harness.end_now("s").await;
     harness.assert_baseline().await;
 }
