@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # All of `make soak`: the e2e tests with their full counts, on a real cluster. Prints every figure, and a seed to repeat it with:
 # BERTH_SEED=N make soak.
+# Usage: soak.sh [TEST]...: only tests with such a text in their names.
 source "$(dirname "$0")/lib.sh"
 
 trap 'tell_failure soak' EXIT
@@ -12,7 +13,7 @@ hack/cluster.sh up
 hack/build.sh
 hack/images.sh
 hack/install.sh
-hack/test-layer.sh e2e
+hack/test-layer.sh e2e "$@"
 
 printf '\nFigures:\n'
 grep '^figure ' "$SCRATCH/test-e2e.log" | sed 's/^figure /  /'

@@ -1,18 +1,20 @@
 #!/usr/bin/env bash
-# test-layer.sh unit|api|e2e|install: runs one layer of the tests and prints its total. Fails if it ran no test.
+# test-layer.sh unit|api|e2e|install [TEST]...: runs one layer of the tests and prints its total. Fails if it ran no test.
 #   unit     needs nothing but the toolchains; the test cluster's own unit tests are among them
 #   api      needs a cluster with the CRDs: what the API server itself accepts, refuses and explains
 #   e2e      needs a cluster with Berth
 #   install  the same, and takes Berth away and brings it back: upgrade, rollback, uninstall
+# Of e2e and install only those tests run that have one of the TESTs in their names, if any are given.
 # With BERTH_SOAK=1 counts are the full ones, and what each test tells is shown.
 source "$(dirname "$0")/lib.sh"
 
 layer=$1
+shift
 log=$SCRATCH/test-$layer.log
 case $layer in
   unit) arguments=(--workspace --exclude berth-e2e) ;;
   api) arguments=(-p berth-e2e --test api) ;;
-  e2e | install) arguments=(-p berth-e2e --test "$layer" -- --test-threads 1 ${BERTH_SOAK:+--nocapture}) ;;
+  e2e | install) arguments=(-p berth-e2e --test "$layer" -- --test-threads 1 ${BERTH_SOAK:+--nocapture} "$@") ;;
   *) die "there is no layer $layer: use unit, api, e2e or install" ;;
 esac
 

@@ -195,6 +195,11 @@ impl Fleet {
         self.with(|pods| pods.get(pod_uid).is_some_and(|sidecar| sidecar.lost.contains(session_uid)))
     }
 
+    /// Notes that the sidecar of a pod has lost a session that it held.
+    pub fn note_lost(&self, pod_uid: &str, session_uid: &str) {
+        self.with(|pods| pods.get_mut(pod_uid).map(|sidecar| sidecar.lost.insert(session_uid.to_owned())));
+    }
+
     /// What sidecars report of a session, each with the UID of its pod and its server; those that are gone too, if it had ended
     /// there.
     pub fn reports_of(&self, session_uid: &str) -> Vec<Reported> {

@@ -82,7 +82,9 @@ pub async fn reconcile(session: Arc<AgentSession>, ctx: &Context) -> Result<Acti
     let bindings = dereference::bindings(&session, ctx).await;
     let binds = bindings.into_iter().map(|binding| bind::bind(&session, binding, &strays, ctx, now));
     let (outcomes, left) = futures::join!(join_all(binds), removed::leave(&session, &strays, ctx));
-    update_status::update(&session, &outcomes, &left, ctx, now).await?;
+    // What was held before is known best when all who leave have been asked.
+    let held = holdings::holdings(&session, &strays, ctx);
+    update_status::update(&session, &outcomes, &left, &held, ctx, now).await?;
     let looks =
         [next_look(&session, &outcomes, now), after_removal(&left, now), strays::next_look(&strays, now)];
     Ok(requeue(&uid, looks.into_iter().flatten().min(), now))

@@ -28,17 +28,23 @@ impl Fleet {
     /// A pod left the cache, and nobody has seen that it ends: it may have lost its labels and run on. Its sessions are looked at,
     /// and its server has to be, which finds out. Its stream stays as long as sessions need it: see [`Fleet::retain`].
     pub fn doubt(&self, pod: &Pod) {
-        let owner = pod.owner_references().iter().find(|owner| owner.kind == McpServer::kind(&()));
-        let server_uid = owner.map(|owner| &owner.uid).or_else(|| pod.labels().get(label::SERVER_UID));
-        let (Some(uid), Some(server_uid)) = (pod.uid(), server_uid) else { return };
-        self.put_in_doubt(server_uid, &uid, &pod.name_any());
-        let sessions = self.sessions_in(&uid, server_uid);
+        let Some((server_uid, uid)) = self.ask_for(pod) else { return };
+        let sessions = self.sessions_in(&uid, &server_uid);
         if sessions.is_empty() {
             self.drop_pod(&uid);
         }
         for session in &sessions {
             self.look_at(session);
         }
+    }
+
+    /// Has the look at a pod's server look for that pod, which gets the labels back that it has lost; the UIDs of both.
+    pub fn ask_for(&self, pod: &Pod) -> Option<(String, String)> {
+        let owner = pod.owner_references().iter().find(|owner| owner.kind == McpServer::kind(&()));
+        let server_uid = owner.map(|owner| &owner.uid).or_else(|| pod.labels().get(label::SERVER_UID));
+        let (server_uid, uid) = (server_uid?.clone(), pod.uid()?);
+        self.put_in_doubt(&server_uid, &uid, &pod.name_any());
+        Some((server_uid, uid))
     }
 
     /// The sessions that a pod of a server holds, by its stream, or was promised to.

@@ -4,7 +4,7 @@
 //! its Event. What its sidecar has said must not go with it: the end would be told as one that nobody confirmed.
 
 use super::{Fleet, Reported, Sidecar};
-use berth_wire::SessionState;
+use berth_plan::end::record::last_word;
 use std::collections::HashMap;
 use std::sync::PoisonError;
 
@@ -12,12 +12,14 @@ use std::sync::PoisonError;
 pub(super) type Ended = HashMap<String, Vec<Reported>>;
 
 impl Fleet {
-    /// Keeps what a sidecar whose pod goes has said of sessions that ended there.
+    /// Keeps what a sidecar whose pod goes has said of sessions that ended there, or had nothing to end.
     pub(super) fn keep_ends(&self, pod_uid: &str, sidecar: &Sidecar) {
-        let ended = sidecar.reports.values().filter(|report| report.state == SessionState::Ended);
+        // What a sidecar says after it has lost a session speaks of what came later.
+        let kept = sidecar.reports.values().filter(|report| !sidecar.lost.contains(&report.uid));
+        let ended = kept.filter_map(|report| last_word(report, sidecar.synced));
         // The book is never asked under the lock of the fleet.
         for report in ended.filter(|report| self.shared.slots.object(&report.uid).is_some()) {
-            let reported = Reported::new(pod_uid, sidecar, report);
+            let reported = Reported::new(pod_uid, sidecar, &report);
             self.with_ends(|ends| ends.entry(report.uid.clone()).or_default().push(reported));
         }
     }

@@ -1,5 +1,6 @@
 //! What a store leaves out: the cache is the operator's memory.
 
+use berth_plan::server::build;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use kube::{Resource, ResourceExt};
 
@@ -8,10 +9,10 @@ pub fn meta<K: Resource>(object: &mut K) {
     object.managed_fields_mut().clear();
 }
 
-/// Keeps of a pod what `berth_plan::pod` reads: metadata, phase, address, conditions, states of containers.
+/// Keeps of a pod what `berth_plan` reads: metadata, from which labels follow, phase, address, conditions, states of containers.
 pub fn pod(pod: &mut Pod) {
     meta(pod);
-    pod.spec = None;
+    pod.spec = pod.spec.take().map(build::identity);
     pod.status = pod.status.take().map(|status| PodStatus {
         phase: status.phase,
         pod_ip: status.pod_ip,
@@ -43,7 +44,8 @@ mod tests {
             "metadata": {"name": "p", "uid": "u", "labels": {"berth.dev/revision": "r"},
                 "annotations": {"berth.dev/slots": "3", "berth.dev/sidecar-image": "i"},
                 "managedFields": [{"manager": "m"}]},
-            "spec": {"containers": [{"name": "sidecar"}]},
+            "spec": {"nodeName": "n", "containers": [{"name": "other"}, {"name": "sidecar", "image": "i",
+                "env": [{"name": "BERTH_SERVER_UID", "value": "s"}, {"name": "BERTH_REVISION", "value": "r"}, {"name": "X", "value": "x"}]}]},
             "status": {"phase": "Running", "podIP": "10.0.0.7", "hostIP": "10.0.0.1",
                 "conditions": [{"type": "Ready", "status": "True"}],
                 "containerStatuses": [{"name": "sidecar", "image": "i", "imageID": "x", "ready": false, "restartCount": 1,
@@ -55,6 +57,9 @@ mod tests {
         assert_eq!((before.life, before.trouble.is_some()), (Life::Ready, true));
         assert_eq!(PoolPod::read(&whole, Occupancy::default()), before);
         assert!(before.occupancy.used && restarted_since(&whole, Moment(0)));
-        assert!(whole.spec.is_none() && whole.metadata.managed_fields.unwrap_or_default().is_empty());
+        let spec = json!({"containers": [{"name": "sidecar",
+            "env": [{"name": "BERTH_SERVER_UID", "value": "s"}, {"name": "BERTH_REVISION", "value": "r"}]}]});
+        assert_eq!(json!(whole.spec), spec);
+        assert!(whole.metadata.managed_fields.unwrap_or_default().is_empty());
     }
 }

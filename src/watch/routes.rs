@@ -6,6 +6,7 @@ use crate::slots::Slots;
 use crate::watch::{Change, Stores};
 use berth_api::{AgentSession, McpServer, ServerBinding, label};
 use berth_plan::server::authorities::names_secret;
+use berth_plan::server::build;
 use berth_plan::server::validate::secret_ref;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::runtime::reflector::ObjectRef;
@@ -70,6 +71,10 @@ impl Routes {
                     self.fleet.follow_of(server, pod);
                 }
                 self.fleet.is_back(&uid.unwrap_or_default());
+                if build::lost_labels(pod).is_some_and(|lost| !lost.is_empty()) {
+                    // The look at its server puts them back.
+                    self.fleet.ask_for(pod);
+                }
             }
             (Change::Gone(_), Some(uid)) => {
                 // One that was not seen on its way out may be there still, without the labels that the watch selects by.
@@ -143,6 +148,7 @@ pub fn owner(pod: &Pod) -> Option<String> {
 mod tests {
     use super::*;
     use crate::fixture::{context, deleted_session, failure, server, store_of};
+    use berth_plan::server::validate::accept;
     use futures::{FutureExt, StreamExt};
     use serde_json::json;
     use std::collections::BTreeSet;
@@ -255,6 +261,27 @@ mod tests {
             crate::fleet::stand::until("synced", || ctx.fleet.is_synced("pod")).await;
             assert_eq!(ctx.fleet.reports_of("held")[0].server, named);
             assert!(fired(&ctx.triggers.servers).contains(&format!("demo/{named}")));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_lost_a_label_is_looked_for_by_its_server_though_the_watch_still_brings_it() {
+        let (ctx, _) = context(|_| failure(404, "NotFound", "no")).await;
+        let (stores, triggers) = (ctx.stores.clone(), ctx.triggers.clone());
+        let routes = Routes { stores, triggers, slots: ctx.slots.clone(), fleet: ctx.fleet.clone() };
+        let valid = accept(&server("everything", &json!({}))).unwrap();
+        let sidecar = build::Sidecar { image: "berth:1".into(), ..build::Sidecar::default() };
+        let mut whole = build::pod(&valid, &sidecar, "everything-x-0");
+        whole.metadata.uid = Some("pod".into());
+        routes.pod(&Change::Seen(Arc::new(whole.clone())));
+        assert_eq!(ctx.fleet.take_doubted("server"), []);
+        for key in [label::MANAGED_BY, label::REVISION, label::SERVER_UID, "app.kubernetes.io/name"] {
+            let mut pod = whole.clone();
+            pod.metadata.labels.as_mut().unwrap().insert(key.into(), "another".into());
+            crate::watch::prune::pod(&mut pod);
+            routes.pod(&Change::Seen(Arc::new(pod)));
+            assert_eq!(ctx.fleet.take_doubted("server").len(), 1, "{key}");
+            assert!(fired(&ctx.triggers.servers).contains("demo/everything"), "{key}");
         }
     }
 

@@ -158,6 +158,25 @@ pub struct AgentSessionStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub servers: Vec<BindingStatus>,
+    /// Pods that the session has left, or lost, while it is not confirmed that nothing of it is left there; at most 16, the oldest. The Event at the end of the session names them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["uid".into()]))]
+    pub unconfirmed: Vec<UnconfirmedPod>,
+}
+
+/// A pod that may hold something of a session, such as an upstream session that stays open.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UnconfirmedPod {
+    /// Name of the McpServer.
+    pub server: String,
+    /// Name of the pod.
+    pub name: String,
+    /// UID of the pod.
+    pub uid: String,
+    /// Whether its sidecar was restarted while the session was there: nobody knows any more what it had open upstream.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub restarted: bool,
 }
 
 /// What became of one server of a session.

@@ -17,7 +17,7 @@ mod tls;
 
 pub use agent_session::{
     AgentSession, AgentSessionSpec, AgentSessionStatus, BindingState, BindingStatus, End, EndReason, PodRef,
-    ServerBinding, SessionCredential, Subject,
+    ServerBinding, SessionCredential, Subject, UnconfirmedPod,
 };
 pub use byte_size::ByteSize;
 pub use condition::{ConditionType, Reason};

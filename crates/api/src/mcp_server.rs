@@ -187,7 +187,7 @@ pub struct SecretKeyRef {
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
     /// Key in the Secret's data; what it holds is sent in a header and has 16 KiB at most.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[-._a-zA-Z0-9]+$"))]
     pub key: String,
 }
 

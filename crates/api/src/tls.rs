@@ -27,7 +27,7 @@ pub struct CaRef {
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
     /// Key in its data, for example ca.crt, that holds one or more certificates as PEM, at most 256 KiB.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[-._a-zA-Z0-9]+$"))]
     pub key: String,
 }
 

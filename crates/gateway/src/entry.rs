@@ -2,12 +2,13 @@
 
 use berth_api::{AgentSession, BindingState, BindingStatus, Reason};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// One session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// UID of the `AgentSession`: the session's key in sidecars.
-    pub uid: Box<str>,
+    pub uid: Arc<str>,
     /// Issuer of the subject; empty is the Kubernetes API server.
     pub issuer: Box<str>,
     /// Name of the subject.
@@ -40,11 +41,11 @@ pub enum Binding {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// UID of the pod.
-    pub pod_uid: Box<str>,
+    pub pod_uid: Arc<str>,
     /// Address of the pod.
     pub address: IpAddr,
     /// UID of the `McpServer`: the name in the pod's certificate.
-    pub server_uid: Box<str>,
+    pub server_uid: Arc<str>,
 }
 
 impl Entry {

@@ -48,11 +48,10 @@ pub fn for_client(headers: &HeaderMap) -> HeaderMap {
 }
 
 fn keep(headers: &HeaderMap, passes: impl Fn(&HeaderName) -> bool) -> HeaderMap {
-    headers
-        .iter()
-        .filter(|(name, _)| passes(name))
-        .map(|(name, value)| (name.clone(), value.clone()))
-        .collect()
+    let passing = headers.iter().filter(|(name, _)| passes(name));
+    let mut kept = HeaderMap::with_capacity(headers.len());
+    kept.extend(passing.map(|(name, value)| (name.clone(), value.clone())));
+    kept
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use crate::authenticate::User;
 use crate::entry::{Binding, Entry, Placement};
 use berth_api::Reason;
+use std::sync::Arc;
 
 /// What is to be done with a request now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +22,7 @@ pub enum Decision {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Destination {
     /// UID of the `AgentSession`.
-    pub session_uid: Box<str>,
+    pub session_uid: Arc<str>,
     /// The pod that holds its slot.
     pub placement: Placement,
 }

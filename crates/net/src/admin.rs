@@ -1,10 +1,13 @@
-//! Health and metrics of a binary: `/livez`, `/readyz`, `/metrics`.
+//! Health and metrics of a binary: `/livez`, `/readyz`, `/metrics`, which shows the gauges of its process too.
 
+use crate::process;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::{Router, routing::get};
 use http::{StatusCode, header};
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::registry::Registry;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -44,11 +47,18 @@ async fn ready(State(readiness): State<Readiness>) -> Response {
 }
 
 async fn metrics(State(registry): State<Arc<Registry>>) -> Response {
-    let mut text = String::new();
-    match prometheus_client::encoding::text::encode(&mut text, &registry) {
-        Ok(()) => ([(header::CONTENT_TYPE, OPENMETRICS)], text).into_response(),
+    match text_of(&registry) {
+        Ok(text) => ([(header::CONTENT_TYPE, OPENMETRICS)], text).into_response(),
         Err(error) => {
             (StatusCode::INTERNAL_SERVER_ERROR, format!("cannot encode metrics: {error}\n")).into_response()
         }
     }
+}
+
+fn text_of(registry: &Registry) -> Result<String, fmt::Error> {
+    let mut text = String::new();
+    encode_registry(&mut text, registry)?;
+    encode_registry(&mut text, &process::registry())?;
+    encode_eof(&mut text)?;
+    Ok(text)
 }

@@ -7,7 +7,8 @@ use arc_swap::ArcSwap;
 use berth_wire::{CA_FILE, CERT_FILE, KEY_FILE};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, RootCertStore, ServerConfig, server::WebPkiClientVerifier};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -130,6 +131,10 @@ impl Configs {
             .with_single_cert(chain.clone(), key.clone_key())
             .map_err(unfit)?;
         server.alpn_protocols = vec![b"http/1.1".to_vec()];
+        // Connections are kept and used again. One that takes up another's secrets would not be checked by authorities that
+        // were replaced meanwhile, and what could be taken up would have to be remembered.
+        server.session_storage = Arc::new(NoServerSessionStorage {});
+        server.send_tls13_tickets = 0;
         let mut client = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(unfit)?

@@ -1,5 +1,6 @@
 //! What every Berth binary needs around its own work: mutual TLS between the parts, a bounded accept loop, a client to
-//! peers, the lines that they stream and the pauses between attempts, health and metrics, logging and shutdown. Nothing here knows Kubernetes or MCP.
+//! peers, the lines that they stream and the pauses between attempts, health and metrics, the allocator, logging and shutdown. Nothing here
+//! knows Kubernetes or MCP.
 
 pub mod admin;
 pub mod backoff;
@@ -12,6 +13,7 @@ pub mod lines;
 pub mod metrics;
 pub mod peer;
 mod pool;
+pub mod process;
 pub mod runtime;
 pub mod serve;
 pub mod shutdown;

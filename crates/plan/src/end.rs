@@ -4,6 +4,7 @@
 //! 10 s have passed since the deletion, the end is told with whatever was not confirmed. Each sidecar is asked at least
 //! once before that, however late it is: an operator that was away asks first.
 
+pub mod record;
 pub mod report;
 pub mod status;
 
@@ -70,6 +71,13 @@ impl Holding {
             State::Gone | State::Stray => true,
             State::Unasked | State::Silent => false,
         }
+    }
+
+    /// Whether it is known that nothing of the session is left in the pod, nor upstream.
+    pub fn is_confirmed(&self) -> bool {
+        let all_done = |report: &EndReport| report.unconfirmed().next().is_none();
+        matches!(&self.state, State::Answered(report) if self.is_over() && all_done(report))
+            && !self.is_lost()
     }
 
     /// Whether the sidecar has lost the session, or something of it: it was restarted, or knows nothing of what it took. One

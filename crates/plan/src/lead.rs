@@ -33,6 +33,10 @@ pub enum Turn {
 /// The first term: zero is what a sidecar has seen that nobody has talked to.
 const FIRST_TERM: u64 = 1;
 
+/// A count of transitions that is higher was written by another hand: changing hands once a second a Lease takes 34 years for it.
+/// Sidecars that saw such a term would refuse every other one, so it is never taken.
+const MOST_TERMS: u64 = 1 << 30;
+
 /// The longest term that an operator takes: the most that `--lease-duration` accepts, in every version.
 pub const LONGEST: Duration = Duration::from_mins(5);
 
@@ -55,12 +59,13 @@ pub fn patience(written: Duration, known: Option<Duration>, ours: Duration) -> D
 /// that it holds is greater than `above`, which sidecars have told of or it held before.
 pub fn turn(me: &str, pod: &str, seen: Option<Seen<'_>>, above: u64) -> Turn {
     let next = |held: u64| held.max(above).saturating_add(1);
+    let believed = |seen: Seen<'_>| if seen.transitions > MOST_TERMS { 0 } else { seen.transitions };
     match seen {
         None => Turn::Hold { term: if above == 0 { FIRST_TERM } else { next(0) } },
-        Some(seen) if seen.holder == me && seen.transitions > above => Turn::Hold { term: seen.transitions },
+        Some(seen) if seen.holder == me && believed(seen) > above => Turn::Hold { term: believed(seen) },
         // The Lease was deleted and made anew, so that its count is behind what sidecars have seen.
-        Some(seen) if seen.holder == me => Turn::Hold { term: next(seen.transitions) },
-        Some(seen) if is_free(&seen, pod) => Turn::Hold { term: next(seen.transitions) },
+        Some(seen) if seen.holder == me => Turn::Hold { term: next(believed(seen)) },
+        Some(seen) if is_free(&seen, pod) => Turn::Hold { term: next(believed(seen)) },
         Some(_) => Turn::Wait,
     }
 }
@@ -130,6 +135,20 @@ mod tests {
         assert_eq!(turn("op-a_18", "op-a", Some(seen("op-a_17", 4, 0)), 0), Turn::Hold { term: 5 });
         // Another pod whose name begins the same.
         assert_eq!(turn("op-a_18", "op-a", Some(seen("op-a1_17", 4, 0)), 0), Turn::Wait);
+    }
+
+    #[test]
+    fn a_count_that_no_lease_reaches_is_not_taken_for_a_term() {
+        let most = u64::from(i32::MAX.unsigned_abs());
+        // One below its own term is what a leader knows of it: it writes that back.
+        assert_eq!(turn("op-a_17", "op-a", Some(seen("op-a_17", most, 0)), 6), Turn::Hold { term: 7 });
+        assert_eq!(turn("op-a_17", "op-a", Some(seen("op-a_17", most, 0)), 0), Turn::Hold { term: 1 });
+        // Who takes it over is told by sidecars how far it has to go.
+        assert_eq!(turn("op-a_17", "op-a", Some(seen("", most, 0)), 0), Turn::Hold { term: 1 });
+        assert_eq!(turn("op-a_17", "op-a", Some(seen("op-b_1", most, 0)), 0), Turn::Wait);
+        let far = 1 << 30;
+        assert_eq!(turn("op-a_17", "op-a", Some(seen("op-a_17", far, 0)), 6), Turn::Hold { term: far });
+        assert_eq!(turn("op-a_17", "op-a", Some(seen("", far, 0)), 6), Turn::Hold { term: far + 1 });
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::server::build::CONTAINER;
 use crate::time::Moment;
+use berth_api::label::LEADER_LEASE;
 use berth_api::{Reason, label};
 use berth_wire::{SessionReport, SessionState};
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodCondition};
@@ -31,6 +32,8 @@ pub struct PoolPod {
     pub life: Life,
     /// What the kubelet or the scheduler says is wrong with it.
     pub trouble: Option<Trouble>,
+    /// Whether its sidecar refuses every operator, so that its slots are out of reach.
+    pub locked: bool,
     /// Who holds its slots.
     pub occupancy: Occupancy,
 }
@@ -66,7 +69,7 @@ impl Trouble {
     /// The sidecar of `pod` has seen the term of an operator that there cannot have been, and refuses every other one.
     pub fn locked(pod: &str, term: u64) -> Self {
         let message = format!(
-            "pod {pod:?} refuses every operator, since its sidecar has seen the term {term}, far above what the Lease has had; delete pod {pod:?}"
+            "pod {pod:?} refuses every operator: its sidecar has seen the term {term}, far above that of the Lease; delete the pod, or set spec.leaseTransitions of the Lease {LEADER_LEASE:?} back to {term}"
         );
         Self { reason: Reason::PoolStarting, message }
     }
@@ -126,15 +129,22 @@ impl PoolPod {
             image: annotation(IMAGE),
             life: life(pod),
             trouble: trouble(pod),
+            locked: false,
             occupancy,
         }
     }
 
-    /// Slots that nobody holds; none when the pod took the single session of its life.
+    /// The same with `lock`, what is wrong with a pod whose sidecar refuses every operator.
+    #[must_use]
+    pub fn locked_by(self, lock: Option<Trouble>) -> Self {
+        Self { locked: lock.is_some(), trouble: lock.or(self.trouble), ..self }
+    }
+
+    /// Slots that nobody holds and that can be had; none when the pod took the single session of its life.
     pub fn free(&self) -> u32 {
         let used_up = self.slots == 1 && self.occupancy.used;
         let held = u32::try_from(self.occupancy.held.len()).unwrap_or(u32::MAX);
-        if used_up { 0 } else { self.slots.saturating_sub(held) }
+        if used_up || self.locked { 0 } else { self.slots.saturating_sub(held) }
     }
 
     /// Whether a session may be placed here now: the kubelet says Ready and the sidecar has told all that it holds.

@@ -103,8 +103,7 @@ pub fn pool_pods(namespace: &str, server_uid: &str, ctx: &Context, book: &Book) 
     let read = |pod: Arc<Pod>| {
         let uid = pod.uid().unwrap_or_default();
         let occupancy = ctx.fleet.occupancy(&uid, promised.remove(uid.as_str()).unwrap_or_default());
-        let mut read = PoolPod::read(&pod, occupancy);
-        read.trouble = ctx.fleet.lock_of(&uid).or(read.trouble);
+        let mut read = PoolPod::read(&pod, occupancy).locked_by(ctx.fleet.lock_of(&uid));
         if book.is_condemned(&uid) {
             read.life = Life::Terminating;
         }

@@ -182,7 +182,7 @@ impl Binder<'_> {
         if !build::is_to_be_sent(spec, &pod.revision, report.as_ref(), sent.as_deref()) {
             return Some(Outcome::kept(self.server, pod, report));
         }
-        match self.put(spec, pod).await {
+        match self.put_again(spec, pod, report.as_ref(), sent.as_deref()).await {
             Ok(report) => Some(Outcome::kept(self.server, pod, Some(report))),
             // An older version of the objects than one sent before: the caches will catch up.
             Err(ControlError::Refused(refusal)) if refusal.reason == RefusalReason::Stale => {
@@ -198,6 +198,27 @@ impl Binder<'_> {
             }
             Err(error) => Some(silent(self.session, self.server, pod, report, &error.to_string())),
         }
+    }
+
+    /// Sends `spec` to the sidecar of a pod that has the session's slot. One that takes the session now has lost it before if status
+    /// says that it holds it, which this process has not seen, and its stream does not tell of it.
+    pub async fn put_again(
+        &self,
+        spec: &SessionSpec,
+        pod: &PoolPod,
+        report: Option<&SessionReport>,
+        sent: Option<&str>,
+    ) -> Result<SessionReport, ControlError> {
+        let mut entries = self.session.status.iter().flat_map(|status| &status.servers);
+        let has_lost = report.is_none()
+            && sent.is_none()
+            && pod.occupancy.synced
+            && entries.any(|entry| entry.pod_ref.as_ref().is_some_and(|held| held.uid == pod.uid));
+        let taken = self.put(spec, pod).await?;
+        if has_lost {
+            self.ctx.fleet.note_lost(&pod.uid, &self.uid);
+        }
+        Ok(taken)
     }
 
     /// The outcome of a slot that was just promised; nothing when another pod has to be asked.
@@ -219,7 +240,7 @@ impl Binder<'_> {
     }
 
     /// Sends `spec` to the sidecar of a pod, and notes that it was sent.
-    pub async fn put(&self, spec: &SessionSpec, pod: &PoolPod) -> Result<SessionReport, ControlError> {
+    async fn put(&self, spec: &SessionSpec, pod: &PoolPod) -> Result<SessionReport, ControlError> {
         let server = &self.server.key;
         let report = self.ctx.fleet.put(&pod.uid, spec).await.inspect_err(|error| {
             let (namespace, name) = (self.session.namespace().unwrap_or_default(), self.session.name_any());
@@ -339,7 +360,7 @@ pub mod tests {
         ctx.slots.with(|book| book.promise("old-term", "server", "pod"));
         let outcome = bind(&session, Ok(open(&server)), &[], &ctx, ctx.clock.now()).await;
         let Outcome::Held { note: Some(note), .. } = outcome else { panic!("{outcome:?}") };
-        assert!(note.ends_with("delete pod \"everything-x-0\""), "{note}");
+        assert!(note.contains("\"everything-x-0\"") && note.contains("delete the pod, or set"), "{note}");
         let trouble = ctx.slots.with(|book| pool_pods("demo", "server", &ctx, book)[0].trouble.clone());
         assert_eq!(trouble.unwrap().message, note);
     }

@@ -206,7 +206,8 @@ mod tests {
         };
         for (address, said) in [("127.0.79.20", true), ("127.0.79.21", false)] {
             let (ctx, log) = context(all_is_well).await;
-            let stand = Stand::start(&ctx.ca, address, vec![report("77-session", SessionState::Idle)]).await;
+            let held = vec![report("77-session", SessionState::Connected)];
+            let stand = Stand::start(&ctx.ca, address, held).await;
             ctx.fleet.follow(&pod(address));
             until("synced", || ctx.fleet.is_synced("pod")).await;
             let held =
@@ -226,7 +227,8 @@ mod tests {
             reconcile(Arc::new(session), &ctx).await.unwrap();
             let status = log.take().pop().unwrap().body[1]["value"].clone();
             let entry = &status["servers"][0];
-            assert_eq!((&entry["reason"], &entry["podRef"]), (&json!("RefNotFound"), &held));
+            let named = if said { Value::Null } else { held };
+            assert_eq!((&entry["reason"], &entry["podRef"]), (&json!("RefNotFound"), &named));
             let session = AgentSession { status: serde_json::from_value(status).unwrap(), ..deleted };
             end(&session, &ctx).await.unwrap();
             let event = &log.take()[0].body;

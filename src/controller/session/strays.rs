@@ -128,6 +128,7 @@ impl Missing {
             image: String::new(),
             life: Life::Ready,
             trouble: None,
+            locked: false,
             occupancy,
         };
         Stray { server_uid: self.server_uid, pod, why }

@@ -26,7 +26,7 @@ impl Binder<'_> {
         if !build::is_to_be_sent(&spec, &pod.revision, report.as_ref(), sent.as_deref()) {
             return Outcome::withheld(self.server, &pod, refusal, true);
         }
-        match self.put(&spec, &pod).await {
+        match self.put_again(&spec, &pod, report.as_ref(), sent.as_deref()).await {
             Ok(_) => Outcome::withheld(self.server, &pod, refusal, true),
             // The sidecar does not hold it any more, and would not again: it sends nothing.
             Err(ControlError::Refused(refused)) if refused.reason != RefusalReason::Stale => {

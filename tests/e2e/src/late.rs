@@ -1,11 +1,10 @@
 //! Operators as installed, but as processes of this machine, which hear of every change late.
 
-use crate::inside::inside;
+use crate::inside::{inside, node_address};
 use crate::way::{Moment, Way};
 use crate::{Process, eventually, leader, lease, system_namespace};
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::Node;
-use kube::api::{Api, ListParams};
+use kube::api::Api;
 use kube::{Client, Config};
 use serde_json::json;
 use std::fs::{self, File};
@@ -20,6 +19,8 @@ use tokio::time::timeout;
 
 /// Lines of a log that a failed test shows.
 const TOLD: usize = 80;
+/// How long there may be none that leads, after a test that killed one.
+const LEADER_BOUND: Duration = Duration::from_mins(1);
 
 /// What such operators have in common.
 pub struct LateOperators {
@@ -47,8 +48,11 @@ pub struct LateOperator {
 impl LateOperators {
     /// The program, settings and rights of the operator that leads now; what happens in `namespace` is what ends their ways.
     pub async fn as_installed(client: &Client, namespace: &str, delay: Duration) -> Self {
-        let (_, pod) = leader(client).await;
-        let running = Process::find(&pod, "berth-operator").expect("the leader runs on this machine");
+        let running = eventually("the leader runs on this machine", LEADER_BOUND, || async {
+            let (_, pod) = leader(client).await;
+            Process::find(&pod, "berth-operator")
+        })
+        .await;
         let files = tempfile::tempdir().unwrap();
         fs::copy(running.link("exe"), files.path().join("berth-operator")).expect("its program can be read");
 
@@ -58,9 +62,6 @@ impl LateOperators {
         let container = spec.containers.into_iter().next().unwrap();
         let args = container.args.unwrap_or_default();
         let env = container.env.unwrap_or_default();
-        let nodes = Api::<Node>::all(client.clone()).list(&ListParams::default()).await.unwrap();
-        let addresses = nodes.items[0].status.as_ref().and_then(|status| status.addresses.clone());
-        let internal = addresses.unwrap().into_iter().find(|address| address.type_ == "InternalIP").unwrap();
 
         let mut config = Config::infer().await.unwrap();
         // What is sent again is the operator's affair.
@@ -73,7 +74,7 @@ impl LateOperators {
             delay,
             args: args.into_iter().filter(|arg| !arg.contains("listen=")).collect(),
             env: env.into_iter().filter_map(|variable| Some((variable.name, variable.value?))).collect(),
-            address: internal.address.parse().unwrap(),
+            address: node_address(client).await,
             files,
             started: AtomicU32::new(0),
         }

@@ -25,8 +25,10 @@ mod mcp;
 mod metrics;
 mod namespace;
 mod operator;
+mod pod;
 mod probe;
 mod process;
+mod proxy;
 mod reference;
 mod scale;
 mod session;
@@ -47,8 +49,10 @@ pub use namespace::{TestNamespace, in_namespace, system_namespace};
 pub use operator::{
     give_lease_back, leader, leader_after, lease, operator_log, scale, with_replicas, without_operator,
 };
+pub use pod::is_ready;
 pub use probe::{Books, Probe};
 pub use process::{Process, kill};
+pub use proxy::Proxy;
 pub use reference::start_reference;
 pub use scale::{Dice, figure, rounds, seed};
 pub use session::{POOL, mcp_server, session, sidecar, sidecars, subject_of, used_session, wait_until_ready};

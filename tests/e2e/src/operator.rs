@@ -1,6 +1,6 @@
 //! The operator: which pod leads, and none of it for a while.
 
-use crate::{eventually, system_namespace};
+use crate::{eventually, is_ready, system_namespace};
 use futures::FutureExt;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -14,8 +14,8 @@ use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
-/// How long replicas may take to go or to come.
-const SCALE_BOUND: Duration = Duration::from_mins(1);
+/// How long replicas may take to go or to come: those of the gateway let their calls finish first.
+const SCALE_BOUND: Duration = Duration::from_mins(2);
 
 /// Runs `work` while there is no operator, and brings it back whatever becomes of `work`.
 pub async fn without_operator<T>(client: &Client, work: impl Future<Output = T>) -> T {
@@ -29,6 +29,8 @@ pub async fn with_replicas<T>(
     replicas: i32,
     work: impl Future<Output = T>,
 ) -> T {
+    // In a box, or this future would have room for it twice.
+    let work = Box::pin(work);
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), &system_namespace());
     let before = deployments.get(deployment).await.unwrap().spec.replicas.unwrap_or(1);
     scale(client, deployment, replicas).await;
@@ -37,16 +39,20 @@ pub async fn with_replicas<T>(
     outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Brings a Deployment of Berth to so many replicas and waits until they are ready.
+/// Brings a Deployment of Berth to so many replicas and waits until they are Ready and no other pod of it is left: a
+/// Deployment does not count pods that are still on their way out.
 pub async fn scale(client: &Client, deployment: &str, replicas: i32) {
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), &system_namespace());
     let wanted = Patch::Merge(json!({"spec": {"replicas": replicas}}));
     let scaled = deployments.patch(deployment, &PatchParams::default(), &wanted).await;
-    scaled.expect("a Deployment of Berth can be scaled");
+    let scaled = scaled.expect("a Deployment of Berth can be scaled");
+    let labels = scaled.spec.selector.match_labels.unwrap_or_default();
+    let labels: Vec<String> = labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let (of_it, wanted) = (ListParams::default().labels(&labels.join(",")), replicas.unsigned_abs() as usize);
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &system_namespace());
     eventually(&format!("{replicas} replicas of {deployment} run"), SCALE_BOUND, || async {
-        let status = deployments.get(deployment).await.unwrap().status.unwrap_or_default();
-        let (all, ready) = (status.replicas.unwrap_or(0), status.ready_replicas.unwrap_or(0));
-        (all == replicas && ready == replicas).then_some(())
+        let pods = pods.list(&of_it).await.unwrap().items;
+        (pods.len() == wanted && pods.iter().all(is_ready)).then_some(())
     })
     .await;
 }
@@ -69,13 +75,13 @@ pub async fn give_lease_back(client: &Client) {
     given.expect("the Lease can be given back");
 }
 
-/// The identity in the Lease and the pod that it names, once there is one that runs.
+/// The identity in the Lease and the pod that it names, once there is one that is Ready.
 pub async fn leader(client: &Client) -> (String, Pod) {
     let pods: Api<Pod> = Api::namespaced(client.clone(), &system_namespace());
     eventually("an operator leads", SCALE_BOUND, || async {
         let holder = lease(client).await.spec?.holder_identity?;
         let pod = pods.get_opt(holder.rsplit_once('_')?.0).await.unwrap()?;
-        Some((holder, pod))
+        is_ready(&pod).then_some((holder, pod))
     })
     .await
 }
@@ -100,9 +106,12 @@ pub async fn operator_log(client: &Client, since: &Timestamp) -> Vec<String> {
         containers.is_some_and(|all| all.iter().all(|container| container.started == Some(true)))
     };
     for pod in pods.list(&operators).await.unwrap().into_iter().filter(started) {
-        let log =
-            pods.logs(&pod.name_any(), &params).await.expect("a container that has started shows its log");
-        lines.extend(log.lines().map(str::to_owned));
+        match pods.logs(&pod.name_any(), &params).await {
+            Ok(log) => lines.extend(log.lines().map(str::to_owned)),
+            // It has gone since it was listed, and its log with it.
+            Err(kube::Error::Api(status)) if status.is_not_found() => {}
+            Err(error) => panic!("a container that has started shows its log: {error}"),
+        }
     }
     lines
 }

@@ -1,15 +1,20 @@
 //! The probe as an upstream in a test's namespace, and its books.
 
-use crate::{TestNamespace, eventually};
+use crate::inside::until_reached;
+use crate::{TestNamespace, eventually, is_ready};
 use http::Request;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::ResourceExt;
 use kube::api::{ListParams, PostParams};
 use serde_json::Value;
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// The manifest of `tests/servers/probe`.
 const MANIFEST: &str = include_str!("../../servers/probe/probe.yaml");
+
+const READY: Duration = Duration::from_mins(2);
 
 /// A probe that runs in a namespace.
 pub struct Probe {
@@ -70,17 +75,38 @@ impl Probe {
                 other => panic!("the probe's manifest holds {other:?}"),
             }
         }
-        eventually("the probe is ready", Duration::from_mins(1), || async {
+        eventually("the probe is ready", READY, || async {
             let probe = namespace.api::<Deployment>().get("probe").await.unwrap();
             (probe.status?.ready_replicas? == 1).then_some(())
         })
         .await;
+        Box::pin(until_reached(namespace, "probe", 8080)).await;
         Self { namespace: namespace.clone() }
     }
 
     /// URL of its MCP endpoint inside the cluster.
     pub fn url(&self) -> String {
         format!("http://probe.{}.svc:8080/mcp", self.namespace.name)
+    }
+
+    /// PEM of the CA of its TLS ports.
+    pub async fn ca(&self) -> String {
+        let request = Request::get(self.path("tls/ca").await).body(Vec::new()).unwrap();
+        self.namespace.client.request_text(request).await.expect("the probe shows its CA")
+    }
+
+    /// Has it make another CA, and certificates by that for connections from now on; PEM of the new one.
+    pub async fn rotate_ca(&self) -> String {
+        let request = Request::post(self.path("tls/rotate").await).body(Vec::new()).unwrap();
+        self.namespace.client.request_text(request).await.expect("the probe makes another CA")
+    }
+
+    /// Address of its pod.
+    pub async fn address(&self) -> IpAddr {
+        let pod = self.namespace.api::<Pod>().get(&self.pod().await).await.unwrap();
+        let address =
+            pod.status.and_then(|status| status.pod_ip).expect("a pod that is Ready has an address");
+        address.parse().unwrap()
     }
 
     /// Reads the books.
@@ -120,11 +146,17 @@ impl Probe {
 
     /// Path of an admin call through the API server's proxy to the probe's pod.
     async fn path(&self, call: &str) -> String {
-        let pods =
-            self.namespace.api::<Pod>().list(&ListParams::default().labels("app=probe")).await.unwrap();
-        let mut living = pods.items.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
-        let pod = living.next().and_then(|pod| pod.metadata.name.clone()).expect("the probe has a pod");
-        format!("/api/v1/namespaces/{}/pods/{pod}:8080/proxy/{call}", self.namespace.name)
+        format!("/api/v1/namespaces/{}/pods/{}:8080/proxy/{call}", self.namespace.name, self.pod().await)
+    }
+
+    /// Name of its pod; waits for a Ready one.
+    async fn pod(&self) -> String {
+        let of_it = ListParams::default().labels("app=probe");
+        eventually("the probe has a Ready pod", READY, || async {
+            let pods = self.namespace.api::<Pod>().list(&of_it).await.unwrap();
+            pods.iter().find(|pod| is_ready(pod)).map(ResourceExt::name_any)
+        })
+        .await
     }
 
     /// Creates a Secret with one key `token`, labelled for use by an McpServer.

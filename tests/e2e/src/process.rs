@@ -6,6 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// Name of the table of packets that a pod does not get.
+const LOST: &str = "berth_e2e";
+
 /// A process of a container, by its id: signals reach it and no other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
@@ -64,6 +67,16 @@ impl Process {
         line.trim().trim_end_matches(" kB").parse().expect("memory is a number")
     }
 
+    /// Keeps from its pod all packets that `expression`, one of nftables, matches, until what is returned is dropped. A pod that is
+    /// kept from answers has peers that are silent.
+    pub fn lose(&self, expression: &str) -> Lost {
+        let lost = Lost { network: self.link("ns/net") };
+        lost.nft(&format!("add table inet {LOST}"));
+        lost.nft(&format!("add chain inet {LOST} input {{ type filter hook input priority 0; }}"));
+        lost.nft(&format!("add rule inet {LOST} input {expression} counter drop"));
+        lost
+    }
+
     /// Sends a signal, such as `KILL`, `STOP` or `CONT`.
     pub fn signal(&self, signal: &str) {
         let sent = Command::new("kill").args([&format!("-{signal}"), &self.pid]).status().expect("kill runs");
@@ -90,6 +103,44 @@ pub struct Stopped(Process);
 impl Drop for Stopped {
     fn drop(&mut self) {
         self.0.signal("CONT");
+    }
+}
+
+/// Packets that a pod does not get; it gets them again when this is dropped.
+pub struct Lost {
+    /// The pod's network.
+    network: PathBuf,
+}
+
+impl Lost {
+    /// How many there were.
+    pub fn count(&self) -> u64 {
+        let rules = self.nft(&format!("list table inet {LOST}"));
+        let count = rules.split("counter packets ").nth(1).and_then(|rest| rest.split(' ').next());
+        count
+            .and_then(|count| count.parse().ok())
+            .unwrap_or_else(|| panic!("a rule that counts, not {rules}"))
+    }
+
+    fn nft(&self, command: &str) -> String {
+        self.try_nft(command).unwrap_or_else(|error| panic!("nft {command}: {error}"))
+    }
+
+    fn try_nft(&self, command: &str) -> Result<String, String> {
+        let network = format!("--net={}", self.network.display());
+        let ran = Command::new("nsenter").args([&network, "nft", command]).output();
+        let ran = ran.map_err(|error| error.to_string())?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        if ran.status.success() { Ok(text(&ran.stdout)) } else { Err(text(&ran.stderr)) }
+    }
+}
+
+impl Drop for Lost {
+    fn drop(&mut self) {
+        // With its pod the network is gone too.
+        if let Err(error) = self.try_nft(&format!("delete table inet {LOST}")) {
+            eprintln!("the packets of {} stay lost: {error}", self.network.display());
+        }
     }
 }
 

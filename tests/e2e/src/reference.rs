@@ -1,5 +1,6 @@
 //! Real MCP servers that other people wrote, run by their manifests.
 
+use crate::inside::until_reached;
 use crate::{TestNamespace, eventually, mcp_server};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Pod, Service};
@@ -8,7 +9,7 @@ use kube::api::ListParams;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-const BOUND: Duration = Duration::from_secs(90);
+const BOUND: Duration = Duration::from_mins(3);
 
 /// Runs the server `name` by its manifest, whose image is in `BERTH_IMAGE_NAME`, with an `McpServer` of its name in front. Gives the
 /// name of its pod.
@@ -29,6 +30,7 @@ pub async fn start_reference(namespace: &TestNamespace, name: &str, manifest: &s
         (deployment.status?.ready_replicas? == 1).then_some(())
     })
     .await;
+    until_reached(namespace, name, port).await;
     let url = format!("http://{name}.{}.svc:{port}/mcp", namespace.name);
     mcp_server(namespace, name, &url, json!({})).await;
     let of_it = ListParams::default().labels(&format!("app={name}"));

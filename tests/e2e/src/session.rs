@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 /// How long a binding or a first pod may take on a small machine.
-const READY_BOUND: Duration = Duration::from_mins(1);
+const READY_BOUND: Duration = Duration::from_mins(2);
 
 /// The subject of a ServiceAccount of this namespace.
 pub fn subject_of(namespace: &TestNamespace, account: &str) -> String {
@@ -26,7 +26,7 @@ pub async fn mcp_server(namespace: &TestNamespace, name: &str, url: &str, more: 
     namespace.create::<McpServer>(json!({"metadata": {"name": name}, "spec": spec})).await;
     eventually(&format!("server {name} is Ready"), READY_BOUND, || async {
         let server = namespace.api::<McpServer>().get(name).await.unwrap();
-        is_ready(server.status.as_ref().map(|s| s.conditions.as_slice())).then_some(server)
+        says_ready(server.status.as_ref().map(|s| s.conditions.as_slice())).then_some(server)
     })
     .await
 }
@@ -43,7 +43,7 @@ pub async fn session(namespace: &TestNamespace, name: &str, account: &str, serve
 pub async fn wait_until_ready(namespace: &TestNamespace, name: &str, bound: Duration) -> AgentSession {
     eventually(&format!("session {name} is Ready"), bound, || async {
         let session = namespace.api::<AgentSession>().get(name).await.unwrap();
-        is_ready(session.status.as_ref().map(|s| s.conditions.as_slice())).then_some(session)
+        says_ready(session.status.as_ref().map(|s| s.conditions.as_slice())).then_some(session)
     })
     .await
 }
@@ -74,7 +74,7 @@ pub async fn sidecar(namespace: &TestNamespace) -> Process {
     }
 }
 
-fn is_ready(conditions: Option<&[Condition]>) -> bool {
+fn says_ready(conditions: Option<&[Condition]>) -> bool {
     conditions.unwrap_or_default().iter().any(|c| c.type_ == "Ready" && c.status == "True")
 }
 

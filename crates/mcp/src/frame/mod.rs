@@ -122,13 +122,19 @@ fn request<'a>(
     id: &'a RawValue,
     params: Option<&'a RawValue>,
 ) -> Result<Frame<'a>, FrameError> {
-    let RequestParams { progress_token } = RequestParams::read(params)?;
+    let RequestParams { progress_token } =
+        RequestParams::read(params.filter(|raw| may_have_meta(raw.get())))?;
     Ok(Frame::Request {
         id: read_id(text, id, "id")?,
         method: read_method(method)?,
         params: params.map(RawValue::get),
         progress_token: progress_token.map(|token| read_id(text, token, "progressToken")).transpose()?,
     })
+}
+
+/// Whether parameters may have a member `_meta`, however it is spelled. Nearly all have none, and need not be read a second time.
+fn may_have_meta(params: &str) -> bool {
+    params.contains("_meta") || params.contains("\\u")
 }
 
 fn notification<'a>(

@@ -1,6 +1,7 @@
 //! What the status of an `AgentSession` says while its end lasts.
 
 use crate::condition::{Finding, find, merge};
+use crate::end::record::remember;
 use crate::end::{Ending, Holding, SHOWN_AFTER, State};
 use crate::time::Moment;
 use berth_api::{AgentSession, AgentSessionStatus, BindingState, BindingStatus, ConditionType, Reason};
@@ -27,6 +28,7 @@ pub fn status(
     for server in &mut status.servers {
         server.state = BindingState::Ending;
     }
+    remember(&mut status, holdings);
     Some(status)
 }
 
@@ -40,6 +42,7 @@ pub fn held_by_others(session: &AgentSession, now: Moment) -> Option<AgentSessio
         names.join(", ")
     );
     let mut status = session.status.clone().unwrap_or_default();
+    status.unconfirmed.clear();
     let ready = Finding::fails(ConditionType::Ready, Reason::Removing, message);
     let ready = merge(&status.conditions, vec![ready], session.metadata.generation, now);
     let kept = |type_: ConditionType| find(&status.conditions, type_).cloned();

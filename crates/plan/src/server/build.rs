@@ -125,6 +125,18 @@ pub fn lost_labels(pod: &Pod) -> Option<BTreeMap<String, String>> {
     is_owned_by(pod, server_uid).then(|| labels(server_uid, revision).into_iter().filter(lost).collect())
 }
 
+/// Of the spec of a pod what [`lost_labels`] reads.
+pub fn identity(spec: PodSpec) -> PodSpec {
+    let named = |var: &EnvVar| [SERVER_UID, REVISION].contains(&var.name.as_str());
+    let kept = |container: Container| Container {
+        name: container.name,
+        env: container.env.map(|vars| vars.into_iter().filter(named).collect()),
+        ..Container::default()
+    };
+    let sidecar = spec.containers.into_iter().filter(|container| container.name == CONTAINER);
+    PodSpec { containers: sidecar.map(kept).collect(), ..PodSpec::default() }
+}
+
 /// Whether `pod` goes with the `McpServer` of that UID.
 pub fn is_owned_by(pod: &Pod, server_uid: &str) -> bool {
     let wanted = owner("", server_uid);

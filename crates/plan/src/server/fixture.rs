@@ -54,6 +54,7 @@ pub fn pool_pod(ordinal: u32, slots: u32, held: &[&str]) -> PoolPod {
         image: IMAGE.into(),
         life: Life::Ready,
         trouble: None,
+        locked: false,
         occupancy: Occupancy {
             synced: true,
             held: held.iter().map(|uid| (*uid).to_owned()).collect(),

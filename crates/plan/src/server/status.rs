@@ -119,7 +119,10 @@ fn ready(valid: &ValidServer, found: &Found<'_>, counts: &Counts) -> Finding {
         return Finding::fails(ConditionType::Ready, Reason::LimitReached, text);
     }
     if counts.free_slots > 0 || idle {
-        return Finding::holds(ConditionType::Ready, Reason::PoolReady, "");
+        // Sessions in such a pod cannot be ended or told of changes until somebody acts.
+        let locked = found.pods.iter().filter(|pod| pod.locked).find_map(|pod| pod.trouble.as_ref());
+        let text = locked.map_or("", |trouble| trouble.message.as_str());
+        return Finding::holds(ConditionType::Ready, Reason::PoolReady, text);
     }
     let current = |pod: &&PoolPod| pod.is_alive() && fit(pod, valid, found.image) == Fit::Current;
     let trouble = found.pods.iter().filter(current).find_map(|pod| pod.trouble.as_ref());

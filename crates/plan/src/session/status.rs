@@ -175,6 +175,7 @@ pub fn status(
         observed_generation: generation,
         conditions: merge(conditions, findings, generation, now),
         servers,
+        unconfirmed: previous.map(|status| status.unconfirmed.clone()).unwrap_or_default(),
     }
 }
 

@@ -10,8 +10,7 @@ use admit::{Admission, Situation, Standing, admit, explain};
 use berth_net::feed::Urgency;
 use berth_net::metrics::Held;
 use berth_wire::{
-    EndPhase, EndReport, Outcome, Refusal, RefusalReason, ServerKey, SessionReport, SessionSpec,
-    SessionState, Subject,
+    EndPhase, EndReport, Outcome, Refusal, RefusalReason, ServerKey, SessionReport, SessionSpec, Subject,
 };
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -174,14 +173,8 @@ impl Registry {
         });
         let end = end.await.unwrap_or(EndReport { phase: EndPhase::Ended, ..BEGUN });
         let mut state = lock(&self.state);
-        let last = SessionReport {
-            state: SessionState::Ended,
-            failure: None,
-            message: None,
-            end: Some(end),
-            ..session.report()
-        };
-        let last = Some(Box::new(last));
+        let SessionReport { generation, activity, .. } = session.report();
+        let last = Some((generation, activity));
         state.tombstones.add(session.uid.clone(), Tombstone { end, last });
         state.sessions.remove(&session.uid);
         drop(state);
@@ -195,7 +188,7 @@ impl Registry {
         let state = lock(&self.state);
         match state.sessions.get(uid) {
             Some(slot) => Some(slot.session.report()),
-            None => state.tombstones.get(uid)?.last.as_deref().cloned(),
+            None => state.tombstones.get(uid)?.report(uid),
         }
     }
 

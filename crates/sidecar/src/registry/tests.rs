@@ -3,6 +3,7 @@
 use super::*;
 use crate::fixture;
 use crate::upstream::Carried;
+use berth_wire::SessionState;
 use std::sync::Barrier;
 
 fn credential(registry: &Registry) -> String {

@@ -1,19 +1,37 @@
 //! What is left of sessions that have ended: enough to answer a repeated DELETE and to refuse a late PUT.
 
-use berth_wire::{EndReport, SessionReport};
+use berth_wire::{Activity, EndReport, Generation, SessionReport, SessionState};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-/// Tombstones that a pod keeps, some tens of MiB; the oldest go first.
-const MAX_TOMBSTONES: usize = 100_000;
+/// Tombstones that a pod keeps, less than 300 KiB; the oldest go first. Whoever asks twice for an end does so within its bound, in
+/// which no pod ends so many others.
+const MAX_TOMBSTONES: usize = 1_024;
 
 /// One ended session.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Tombstone {
     /// How the end went.
     pub end: EndReport,
-    /// The last state; none if the session was never held.
-    pub last: Option<Box<SessionReport>>,
+    /// What was wanted and done last; none if the session was never held.
+    pub last: Option<(Generation, Activity)>,
+}
+
+impl Tombstone {
+    /// The last state of the session `uid`, whose tombstone this is; none if it was never held.
+    pub(crate) fn report(&self, uid: &str) -> Option<SessionReport> {
+        let (generation, activity) = self.last?;
+        Some(SessionReport {
+            uid: uid.to_owned(),
+            generation,
+            state: SessionState::Ended,
+            failure: None,
+            message: None,
+            next_retry_unix_millis: None,
+            activity,
+            end: Some(self.end),
+        })
+    }
 }
 
 /// The tombstones of a pod.

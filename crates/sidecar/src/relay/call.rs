@@ -173,7 +173,7 @@ impl Call {
             let Inbound::Last { text, is_result } = self.ids.inbound(text) else {
                 return Err(self.refused(self.not_mcp("the answer is not a response to the request")));
             };
-            if connection.has_session_id() && is_session_lost_message(&text, false) {
+            if !is_result && connection.has_session_id() && is_session_lost_message(&text, false) {
                 return Ok(None);
             }
             self.last(connection, text, is_result, held).await?;

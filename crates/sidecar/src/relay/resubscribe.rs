@@ -16,7 +16,8 @@ pub(super) async fn resubscribe(session: Arc<Session>, connection: Arc<Connectio
         session.scopes().iter().flat_map(|scope| scope.subscriptions()).collect();
     for uri in wanted {
         let id = session.fresh_upstream_id();
-        let message = json!({"jsonrpc": "2.0", "id": id, "method": method::SUBSCRIBE, "params": {"uri": uri}});
+        let message =
+            json!({"jsonrpc": "2.0", "id": id, "method": method::SUBSCRIBE, "params": {"uri": uri}});
         let message = message.to_string();
         let Some(_going) = session.outgoing(message.len()).await else { return };
         notify(session.clone(), connection.clone(), message).await;

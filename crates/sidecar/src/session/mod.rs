@@ -132,7 +132,7 @@ impl Session {
         Arc::new(Self {
             uid,
             shared,
-            credential: Credential::new(desired.carried.clone()),
+            credential: Credential::new(desired.carried.clone(), desired.target.trust.clone()),
             inner: Mutex::new(Inner {
                 link: Link::new(),
                 trouble: trouble_after(&desired.carried, None, None),
@@ -169,7 +169,7 @@ impl Session {
     /// carries what this wish says.
     pub(crate) fn update(&self, desired: Desired) {
         let mut inner = lock(&self.inner);
-        self.credential.replace(desired.carried.clone());
+        self.credential.replace(desired.carried.clone(), desired.target.trust.clone());
         let mut trouble = inner.trouble.take();
         if desired.target.trust != inner.desired.target.trust {
             lock(&self.shared.gate).trust_changed();

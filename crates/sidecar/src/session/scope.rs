@@ -373,7 +373,7 @@ pub(super) mod tests {
     async fn a_request_that_was_not_read_goes_to_the_newest_stream_unless_it_is_over() {
         let shared = fixture::shared();
         let desired = Desired::new(fixture::spec("Bearer first"), &shared.dialer).unwrap();
-        let credential = Credential::new(desired.carried.clone());
+        let credential = Credential::new(desired.carried.clone(), None);
         let sockets = shared.metrics.connections.clone();
         let connection = Arc::new(Connection::unused(Transport::new(
             shared.dialer.clone(),

@@ -4,6 +4,7 @@ use super::body::Body;
 use super::target::Target;
 use super::transport::{SendError, Transport};
 use super::{REFUSAL_LIMIT, redirect, session_loss};
+use crate::fault;
 use berth_mcp::header;
 use berth_wire::Outcome;
 use bytes::Bytes;
@@ -137,6 +138,7 @@ pub(crate) async fn post(
     message: Bytes,
 ) -> Result<Response<Body>, SendError> {
     let make = || {
+        fault::point("headers");
         let headers = transport.credential().headers().map_err(SendError::Withheld)?;
         let mut request = request(Method::POST, transport.target(), &headers, names, message.clone());
         request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(header::JSON));

@@ -82,7 +82,9 @@ pub(crate) fn is_session_lost_message(text: &str, is_error: bool) -> bool {
 /// The code of a JSON-RPC error.
 fn code_of(text: &str) -> Option<i32> {
     match Frame::parse(text) {
-        Ok(Frame::Response { outcome: Outcome::Error(error), .. }) => read_error(error).map(|error| error.code),
+        Ok(Frame::Response { outcome: Outcome::Error(error), .. }) => {
+            read_error(error).map(|error| error.code)
+        }
         _ => None,
     }
 }

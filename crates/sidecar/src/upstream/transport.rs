@@ -183,11 +183,12 @@ impl Transport {
     }
 
     async fn open(&self, reached: &(dyn Fn(Step) + Send + Sync)) -> Result<Sender, DialError> {
-        let port = self.target.port;
+        let target = Target { trust: self.credential.trust(), ..self.target.clone() };
+        let port = target.port;
         let failed = |message: String| DialError::Connect { port, message };
         let dialled = tokio::select! {
             () = self.closed.cancelled() => return Err(failed("the session has ended".to_owned())),
-            dialled = self.dialer.dial(&self.target, reached) => dialled?,
+            dialled = self.dialer.dial(&target, reached) => dialled?,
         };
         let held = Held::new(&self.open);
         let (sender, connection) = Builder::new()
@@ -234,7 +235,7 @@ mod tests {
     fn transport() -> Arc<Transport> {
         let dialer = Dialer::system().unwrap();
         let target = Target::parse("http://127.0.0.1:1/mcp").unwrap();
-        let credential = Credential::new(Carried::Headers(Arc::new(HeaderMap::new())));
+        let credential = Credential::new(Carried::Headers(Arc::new(HeaderMap::new())), None);
         Transport::new(Arc::new(dialer), target, credential, Gauge::default())
     }
 

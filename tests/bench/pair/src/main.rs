@@ -5,8 +5,13 @@ use clap::{Parser, Subcommand};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use tikv_jemallocator::Jemalloc;
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
+
+/// That of Berth's binaries, so that it makes no difference between the two.
+#[global_allocator]
+static ALLOCATOR: Jemalloc = Jemalloc;
 
 #[derive(Debug, Parser)]
 struct Args {
@@ -39,14 +44,9 @@ struct Next {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    // The pair has as many threads as Berth's parts have. One is enough for the client, and the steadiest.
-    let mut runtime = if matches!(args.part, Part::Load) {
-        Builder::new_current_thread()
-    } else {
-        Builder::new_multi_thread()
-    };
-    let ended =
-        runtime.enable_all().build().map_err(Error::from).and_then(|runtime| runtime.block_on(run(args)));
+    // One thread, as Berth's parts have unless they are told otherwise.
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let ended = runtime.map_err(Error::from).and_then(|runtime| runtime.block_on(run(args)));
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

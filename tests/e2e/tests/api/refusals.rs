@@ -48,6 +48,10 @@ async fn a_wrong_session_is_refused_by_name_of_the_field() {
                     &["spec.servers[0].name"],
                 ),
                 (
+                    session(&json!({"subject": alice, "servers": [{"name": "a", "credential": {"secretKeyRef": {"name": "s", "key": "a/b"}}}]})),
+                    &["spec.servers[0].credential.secretKeyRef.key", "should match"],
+                ),
+                (
                     session(&json!({"subject": alice, "servers": one, "bindTimeout": "abc"})),
                     &["spec.bindTimeout", "abc"],
                 ),
@@ -270,6 +274,10 @@ async fn a_wrong_check_of_certificates_is_refused_by_name_of_the_field() {
                     over_tls(json!({"caRef": {"kind": "Secret", "name": "", "key": "k"}})),
                     &[field, "caRef.name"],
                 ),
+                (
+                    over_tls(json!({"caRef": {"kind": "ConfigMap", "name": "corp", "key": "ca crt"}})),
+                    &[field, "caRef.key", "should match"],
+                ),
                 (over_tls(json!({"serverName": "a b"})), &[field, "serverName"]),
                 (over_tls(json!({"insecureSkipVerify": true})), &["unknown field", "tls.insecureSkipVerify"]),
             ],
@@ -306,6 +314,10 @@ async fn a_wrong_server_is_refused_by_name_of_the_field() {
                 (
                     server("s", &json!({"transport": good, "auth": {"shared": {"secretKeyRef": {"name": "s", "key": "k"}}}})),
                     &["auth.shared may only be set when auth.type is Shared"],
+                ),
+                (
+                    server("s", &json!({"transport": good, "auth": {"type": "Shared", "shared": {"secretKeyRef": {"name": "s", "key": "my key"}}}})),
+                    &["spec.auth.shared.secretKeyRef.key", "should match"],
                 ),
                 (server("s", &json!({"transport": good, "auth": {"type": "Session"}})), &["auth.session is required when auth.type is Session", "{}"]),
                 (

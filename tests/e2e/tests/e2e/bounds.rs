@@ -171,7 +171,7 @@ async fn a_client_that_does_not_read_stalls_itself_and_nobody_else() {
         for number in 0..100 {
             assert_eq!(client.call("echo", json!({"message": "on"})).await, "on");
             most = most.max(memory_above(&process, before));
-            assert!(begun.elapsed() < Duration::from_secs(10), "{number} calls took {:?}", begun.elapsed());
+            assert!(begun.elapsed() < Duration::from_mins(1), "{number} calls took {:?}", begun.elapsed());
         }
         assert!(most < 16 * 1024, "what waits for slow readers is bounded: {most} KiB more");
         figure("memory of the sidecar while 60 MB wait for four slow readers, KiB", most);

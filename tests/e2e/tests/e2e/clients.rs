@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use tokio::process::Command;
 
-const BOUND: Duration = Duration::from_secs(90);
+const BOUND: Duration = Duration::from_mins(2);
 
 /// The clients, by the end of the name of the variable that holds their command.
 const CLIENTS: [&str; 5] = ["PYTHON_V1", "PYTHON_V2", "TYPESCRIPT_V1", "TYPESCRIPT_V2", "INSPECTOR"];
@@ -165,10 +165,13 @@ async fn the_official_clients_use_one_session_at_the_same_time_over_one_upstream
 /// How long a token works on once it is revoked: the gateway's memory of 60 s, and the way there.
 const REVOKED_BOUND: Duration = Duration::from_secs(65);
 
+/// So many calls that no replica of the gateway is left out, as long as there are few.
+const CALLS: usize = 16;
+
 /// The statuses of some calls at the same time: each replica of the gateway remembers for itself.
 async fn statuses(client: &McpClient) -> Vec<u16> {
     let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "count", "arguments": {}}});
-    let answers = join_all((0..8).map(|_| client.send(&call))).await;
+    let answers = join_all((0..CALLS).map(|_| client.send(&call))).await;
     answers.iter().map(|answer| answer.status.as_u16()).collect()
 }
 
@@ -190,7 +193,7 @@ async fn a_revoked_token_stops_working_in_time_and_only_that_one() {
             session(&namespace, name, account, &["probe"]).await;
             let mut client = McpClient::new(&namespace.name, name, "probe", token);
             client.initialize().await;
-            assert_eq!(statuses(&client).await, [200; 8]);
+            assert_eq!(statuses(&client).await, [200; CALLS]);
             clients.push(client);
         }
 
@@ -199,13 +202,14 @@ async fn a_revoked_token_stops_working_in_time_and_only_that_one() {
         let mut look = tokio::time::interval(Duration::from_millis(500));
         loop {
             look.tick().await;
+            let asked = deleted.elapsed();
             let seen = statuses(&clients[0]).await;
-            assert_eq!(statuses(&clients[1]).await, [200; 8], "the other account goes on");
-            if seen == [401; 8] {
+            assert_eq!(statuses(&clients[1]).await, [200; CALLS], "the other account goes on");
+            if seen == [401; CALLS] {
                 break;
             }
             assert!(seen.iter().all(|status| [200, 401].contains(status)), "{seen:?}");
-            assert!(deleted.elapsed() < REVOKED_BOUND, "still accepted after {:?}", deleted.elapsed());
+            assert!(asked < REVOKED_BOUND, "still accepted when asked {asked:?} after");
         }
         eprintln!("the token was refused {:?} after its account was deleted", deleted.elapsed());
 
@@ -219,12 +223,12 @@ async fn a_revoked_token_stops_working_in_time_and_only_that_one() {
         );
         let mut again = McpClient::new(&namespace.name, "hers", "probe", &namespace.token("alice").await);
         again.initialize().await;
-        assert_eq!(statuses(&again).await, [200; 8]);
-        assert_eq!(statuses(&clients[0]).await, [401; 8], "the old token stays refused");
+        assert_eq!(statuses(&again).await, [200; CALLS]);
+        assert_eq!(statuses(&clients[0]).await, [401; CALLS], "the old token stays refused");
         let fresh = namespace.token("bob").await;
         let mut his = McpClient::new(&namespace.name, "his", "probe", &fresh);
         his.initialize().await;
-        assert_eq!(statuses(&his).await, [200; 8]);
+        assert_eq!(statuses(&his).await, [200; CALLS]);
     })
     .await;
 }

@@ -60,7 +60,7 @@ async fn a_second_delete_while_the_first_runs_changes_nothing() {
         mcp_server(&namespace, "probe", &probe.url(), json!({})).await;
         let token = namespace.token("alice").await;
         let made = used_session(&namespace, "s", &token).await;
-        probe.set_faults(&json!({"delete": {"delayMs": 2_000}})).await;
+        probe.set_faults(&json!({"delete": {"delayMs": 4_000}})).await;
         let sessions = namespace.api::<AgentSession>();
         for _ in 0..3 {
             sessions.delete("s", &DeleteParams::default()).await.unwrap();
@@ -118,7 +118,7 @@ async fn setting_end_deletes_the_session_with_its_reason() {
 async fn a_running_call_finishes_within_the_drain_and_is_cancelled_after_it() {
     in_namespace("drain", |namespace| async move {
         let probe = Probe::start(&namespace).await;
-        mcp_server(&namespace, "probe", &probe.url(), json!({"timeouts": {"drain": "4s"}})).await;
+        mcp_server(&namespace, "probe", &probe.url(), json!({"timeouts": {"drain": "8s"}})).await;
         let token = namespace.token("alice").await;
         for (name, sleep_ms, finishes) in [("short", 1_500, true), ("long", 60_000, false)] {
             let made = used_session(&namespace, name, &token).await;
@@ -133,7 +133,7 @@ async fn a_running_call_finishes_within_the_drain_and_is_cancelled_after_it() {
                 (probe.books().await.total("toolsCall") > before).then_some(())
             })
             .await;
-            namespace.end(&made, Duration::from_secs(4 + 5 + 10)).await;
+            namespace.end(&made, Duration::from_secs(8 + 5 + 10)).await;
             let answer = call.await.unwrap();
             assert_eq!(answer.get("result").is_some(), finishes, "{name}: {answer}");
             assert_eq!(answer.get("error").is_some(), !finishes, "{name}: {answer}");

@@ -1,10 +1,16 @@
 //! Who is let in, and that those who are not learn nothing.
 
 use berth_e2e::{
-    Answer, McpClient, Probe, TestNamespace, gateway_url, in_namespace, mcp_server, post, session,
+    Answer, McpClient, Probe, TestNamespace, eventually, gateway_url, in_namespace, mcp_server, post,
+    session, subject_of,
 };
 use http::StatusCode;
+use k8s_openapi::api::authorization::v1::SubjectAccessReview;
+use kube::api::{Api, PostParams};
 use serde_json::{Value, json};
+use std::time::Duration;
+
+const BOUND: Duration = Duration::from_mins(1);
 
 fn initialize() -> Value {
     let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "e2e", "version": "1"}});
@@ -69,12 +75,25 @@ async fn a_token_for_another_audience_is_refused() {
         namespace.token("alice").await;
         let accounts = namespace.api::<k8s_openapi::api::core::v1::ServiceAccount>();
         let request = serde_json::from_value(json!({"spec": {"audiences": ["elsewhere"]}})).unwrap();
-        let other = accounts
-            .create_token_request("alice", &kube::api::PostParams::default(), &request)
-            .await
-            .unwrap();
+        let other = accounts.create_token_request("alice", &PostParams::default(), &request).await.unwrap();
         let answer = ask(&namespace, "s", "probe", Some(&other.status.unwrap().token.unwrap())).await;
         assert_eq!(answer.status, StatusCode::UNAUTHORIZED);
+    })
+    .await;
+}
+
+/// Waits until the API server goes by what was granted just now.
+async fn may_connect(namespace: &TestNamespace, account: &str, session: &str) {
+    let attributes = json!({
+        "group": "berth.dev", "resource": "agentsessions", "subresource": "connect", "verb": "create",
+        "namespace": namespace.name, "name": session,
+    });
+    let spec = json!({"user": subject_of(namespace, account), "resourceAttributes": attributes});
+    let review: SubjectAccessReview = serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap();
+    let reviews: Api<SubjectAccessReview> = Api::all(namespace.client.clone());
+    eventually("the right is granted", BOUND, || async {
+        let answer = reviews.create(&PostParams::default(), &review).await.unwrap();
+        answer.status?.allowed.then_some(())
     })
     .await;
 }
@@ -97,6 +116,7 @@ async fn a_caller_with_the_right_to_connect_may_use_a_foreign_session() {
                 "subjects": [{"kind": "ServiceAccount", "name": "bob", "namespace": namespace.name}],
             }))
             .await;
+        may_connect(&namespace, "bob", "hers").await;
         let mut client = McpClient::new(&namespace.name, "hers", "probe", &bob);
         client.initialize().await;
         assert_eq!(client.call("echo", json!({"message": "for her"})).await, "for her");
@@ -113,10 +133,15 @@ async fn an_ended_session_is_as_unknown_as_one_that_never_was() {
         let alice = namespace.token("alice").await;
         let mut client = McpClient::new(&namespace.name, "s", "probe", &alice);
         client.initialize().await;
-        namespace.end(&made, std::time::Duration::from_secs(20)).await;
-        let ended = ask(&namespace, "s", "probe", Some(&alice)).await;
+        namespace.end(&made, BOUND).await;
+        // A gateway hears of the end a moment later than who asks the API server.
+        let ended = eventually("the session is not found", BOUND, || async {
+            let answer = ask(&namespace, "s", "probe", Some(&alice)).await;
+            assert!(!answer.status.is_success(), "{answer:?}");
+            (answer.status == StatusCode::NOT_FOUND).then_some(answer)
+        })
+        .await;
         let unknown = ask(&namespace, "never", "probe", Some(&alice)).await;
-        assert_eq!(ended.status, StatusCode::NOT_FOUND);
         assert_eq!(visible(&ended), visible(&unknown));
     })
     .await;

@@ -1,16 +1,20 @@
 //! Operators that are killed or paused at any point: nothing is done twice, nothing is left, and one of them goes on.
 
 use crate::quiet::nothing_is_written_for;
+use berth_api::label::LEADER_LEASE;
 use berth_api::{AgentSession, McpServer};
 use berth_e2e::{
     McpClient, POOL, Probe, Process, TestNamespace, eventually, figure, in_namespace, leader, leader_after,
-    mcp_server, pod_metrics, rounds, seed, subject_of, wait_until_ready,
+    lease, mcp_server, operator_log, pod_metrics, rounds, seed, subject_of, system_namespace, used_session,
+    wait_until_ready, without_operator,
 };
 use futures::future::join_all;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt, stream};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, DeleteParams, ListParams};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use kube::core::WatchEvent;
 use kube::{Resource, ResourceExt};
 use serde_json::json;
@@ -53,7 +57,7 @@ where
 async fn kill_at(n: u32, operator: Process, mut changes: impl Stream<Item = String> + Unpin) -> bool {
     let mut seen = 0;
     while seen < n {
-        match tokio::time::timeout(Duration::from_secs(3), changes.next()).await {
+        match tokio::time::timeout(Duration::from_secs(6), changes.next()).await {
             Ok(Some(_)) => seen += 1,
             _ => break,
         }
@@ -212,6 +216,81 @@ async fn a_leader_that_was_paused_for_two_terms_does_nothing_when_it_goes_on() {
         eventually("the old leader has ended", BOUND, || async { (!operator.lives()).then_some(()) }).await;
         assert_eq!((versions(&namespace).await, taken(&namespace).await), settled);
         assert_eq!(probe.books().await.total("initialize"), 0);
+    })
+    .await;
+}
+
+/// What the status of the server `probe` says of being Ready: the status and the text.
+async fn says(namespace: &TestNamespace) -> (String, String) {
+    let status = namespace.api::<McpServer>().get("probe").await.unwrap().status.unwrap_or_default();
+    let ready = status.conditions.into_iter().find(|condition| condition.type_ == "Ready");
+    ready.map(|ready| (ready.status, ready.message)).unwrap_or_default()
+}
+
+#[tokio::test]
+async fn a_pod_that_saw_a_term_written_by_hand_is_named_with_the_remedy_and_the_pool_grows_past_it() {
+    in_namespace("tampered", |namespace| async move {
+        let probe = Probe::start(&namespace).await;
+        let timeouts = json!({"timeouts": {"drain": "1s", "close": "2s"}});
+        mcp_server(&namespace, "probe", &probe.url(), timeouts).await;
+        let token = namespace.token("alice").await;
+        let held = used_session(&namespace, "held", &token).await;
+        let pods = namespace.api::<Pod>();
+        let pod = pods.list(&ListParams::default().labels(POOL)).await.unwrap().items[0].name_any();
+
+        // A count that no Lease reaches is put back at once; one that might be is taken, and reaches the sidecar.
+        let leases: Api<Lease> = Api::namespaced(namespace.client.clone(), &system_namespace());
+        let transitions =
+            || async { lease(&namespace.client).await.spec.unwrap().lease_transitions.unwrap() };
+        let write = |count: i32| {
+            let count = Patch::Merge(json!({"spec": {"leaseTransitions": count}}));
+            let leases = leases.clone();
+            async move { leases.patch(LEADER_LEASE, &PatchParams::default(), &count).await.unwrap() }
+        };
+        let before = transitions().await;
+        write(i32::MAX).await;
+        eventually("the count is put back", BOUND, || async {
+            (transitions().await == before).then_some(())
+        })
+        .await;
+        let (since, far) = (Timestamp::now(), 20_000_000);
+        write(far).await;
+        eventually("it leads under that term", BOUND, || async {
+            let lines = operator_log(&namespace.client, &since).await;
+            lines.iter().any(|line| line.contains("leading") && line.contains("20000000")).then_some(())
+        })
+        .await;
+        used_session(&namespace, "second", &token).await;
+        without_operator(&namespace.client, async {
+            leases.delete(LEADER_LEASE, &DeleteParams::default()).await.unwrap();
+        })
+        .await;
+
+        eventually("the server names the pod and the remedy, and has free slots", BOUND, || async {
+            let (ready, text) = says(&namespace).await;
+            let told = text.contains(&pod) && text.contains("delete the pod, or set spec.leaseTransitions");
+            (ready == "True" && told).then_some(())
+        })
+        .await;
+        assert!(transitions().await < far, "the Lease was made anew");
+        used_session(&namespace, "third", &token).await;
+        let mut client = McpClient::new(&namespace.name, "held", "probe", &token);
+        client.initialize().await;
+        assert_eq!(client.call("echo", json!({"message": "on"})).await, "on", "who is there is served on");
+
+        pods.delete(&pod, &DeleteParams::default()).await.unwrap();
+        eventually("nothing is wrong any more", BOUND, || async {
+            (says(&namespace).await == ("True".to_owned(), String::new())).then_some(())
+        })
+        .await;
+        eventually("its sessions are placed anew", BOUND, || async {
+            let found = namespace.api::<AgentSession>().get("held").await.unwrap();
+            let entry = found.status.unwrap_or_default().servers.into_iter().next()?;
+            let moved = entry.pod_ref.is_some() && entry.pod_ref != held.status.as_ref()?.servers[0].pod_ref;
+            (entry.last_error.is_none() && moved).then_some(())
+        })
+        .await;
+        namespace.end(&held, BOUND).await;
     })
     .await;
 }

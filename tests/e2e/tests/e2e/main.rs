@@ -22,6 +22,7 @@ mod isolation;
 mod lazy;
 mod leading;
 mod misrouting;
+mod network;
 mod outages;
 mod outcome;
 mod quiet;

@@ -162,8 +162,8 @@ async fn any_of_three_gateways_serves_any_session_one_killed_and_a_fourth_added_
             scale(&namespace.client, "berth-gateway", 4).await;
             stream::iter(&clients).for_each_concurrent(8, served).await;
             clients
-        })
-        .await;
+        });
+        let clients = Box::pin(clients).await;
         stream::iter(&clients).for_each_concurrent(8, served).await;
         assert_eq!(probe.books().await.total("initialize"), u64::from(many));
         figure("sessions served by any of three gateways, one killed, one added", many);

@@ -13,9 +13,11 @@ use serde_json::{Value, json};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-const BOUND: Duration = Duration::from_secs(30);
+const BOUND: Duration = Duration::from_mins(1);
 const OUTCOME_UNKNOWN: i32 = -32051;
 const TIMED_OUT: i32 = -32053;
+/// A connection that breaks ends its call at once. Far below any timeout that could end it as well.
+const AT_ONCE: Duration = Duration::from_secs(20);
 
 async fn client(namespace: &TestNamespace, token: &str) -> McpClient {
     let mut client = McpClient::new(&namespace.name, "s", "probe", token);
@@ -63,7 +65,7 @@ async fn a_call_that_breaks_is_not_replayed_and_its_error_says_that_nobody_knows
                 let (error, took) = fails(&client, &struck(calls, fault)).await;
                 assert!(is_unknown(&error), "{fault}: {error}");
                 assert_eq!(error["data"]["server"], "probe", "{fault}: {error}");
-                assert!(took < Duration::from_secs(5), "{fault}: after {took:?}");
+                assert!(took < AT_ONCE, "{fault}: after {took:?}");
                 effects += effect;
                 let books = probe.books().await;
                 assert_eq!(
@@ -84,7 +86,11 @@ async fn a_call_that_breaks_is_not_replayed_and_its_error_says_that_nobody_knows
     .await;
 }
 
-/// CASES.md 26. `call` ends with that error within `span` and is cancelled upstream.
+/// How long a call may be silent, and how long it may take with progress, in seconds.
+const REQUEST: u64 = 5;
+const REQUEST_MAX: u64 = 15;
+
+/// CASES.md 26. `call` ends with that error within `span`, in seconds, and is cancelled upstream.
 async fn times_out(client: &McpClient, call: Value, span: Range<u64>) -> usize {
     let begun = Instant::now();
     let mut messages = client.begin(&call).await.messages().await;
@@ -100,7 +106,8 @@ async fn times_out(client: &McpClient, call: Value, span: Range<u64>) -> usize {
 async fn a_call_may_be_silent_for_its_timeout_and_with_progress_go_on_to_the_greatest_one() {
     in_namespace("timeouts", |namespace| async move {
         let probe = Probe::start(&namespace).await;
-        let timeouts = json!({"timeouts": {"connect": "2s", "request": "3s", "requestMax": "8s"}});
+        let timeouts =
+            json!({"timeouts": {"request": format!("{REQUEST}s"), "requestMax": format!("{REQUEST_MAX}s")}});
         mcp_server(&namespace, "probe", &probe.url(), timeouts).await;
         session(&namespace, "s", "alice", &["probe"]).await;
         let client = &client(&namespace, &namespace.token("alice").await).await;
@@ -109,21 +116,21 @@ async fn a_call_may_be_silent_for_its_timeout_and_with_progress_go_on_to_the_gre
             tool_call_with(&json!(id), "progress", arguments, json!({"progressToken": id}))
         };
         let sleep = |id: u32, stream: bool| {
-            tool_call_with(&json!(id), "sleep", json!({"ms": 20_000, "stream": stream}), json!({}))
+            tool_call_with(&json!(id), "sleep", json!({"ms": 60_000, "stream": stream}), json!({}))
         };
-        let late = json!({"probe.test/fault": {"delayMs": 4_500, "after": true}});
+        let late = json!({"probe.test/fault": {"delayMs": 8_000, "after": true}});
         let late = tool_call_with(&json!(6), "echo", json!({"message": "late"}), late);
         let (plain, stream, extended, endless, _) = futures::join!(
-            times_out(client, sleep(1, false), 3..5),
-            times_out(client, sleep(2, true), 3..5),
-            async { client.begin(&progress(3, 5, 1_000)).await.messages().await },
-            times_out(client, progress(4, 100, 1_000), 8..10),
-            times_out(client, late, 3..5),
+            times_out(client, sleep(1, false), REQUEST..REQUEST_MAX),
+            times_out(client, sleep(2, true), REQUEST..REQUEST_MAX),
+            async { client.begin(&progress(3, 8, 1_000)).await.messages().await },
+            times_out(client, progress(4, 100, 1_000), REQUEST_MAX..60),
+            times_out(client, late, REQUEST..REQUEST_MAX),
         );
         assert_eq!((plain, stream), (0, 0));
-        assert_eq!(extended.len(), 6, "five times progress, then the result: {extended:?}");
-        assert_eq!(extended[5]["result"]["content"][0]["text"], "5 steps");
-        assert!((6..=8).contains(&endless), "progress goes on to the client: {endless}");
+        assert_eq!(extended.len(), 9, "eight times progress, then the result: {extended:?}");
+        assert_eq!(extended[8]["result"]["content"][0]["text"], "8 steps");
+        assert!(endless > 5, "progress goes on to the client: {endless}");
 
         // The late answer has come by now; the same id has another call.
         let again = client.call_as(&json!(6), "echo", json!({"message": "again"})).await;
@@ -141,26 +148,27 @@ async fn a_call_may_be_silent_for_its_timeout_and_with_progress_go_on_to_the_gre
     .await;
 }
 
-async fn delete_pod(namespace: &TestNamespace, params: &DeleteParams) -> String {
+async fn delete_pod(namespace: &TestNamespace, params: &DeleteParams) {
     let pods = namespace.api::<Pod>();
     let found = pods.list(&ListParams::default().labels("app=probe")).await.unwrap();
     let pod = found.items.iter().find(|pod| pod.metadata.deletion_timestamp.is_none()).unwrap();
     pods.delete(&pod.name_any(), params).await.unwrap();
-    pod.uid().unwrap()
 }
 
-/// Calls until the new pod serves; whatever is answered before says why not.
-async fn served_again(client: &McpClient) {
+/// Calls until the new pod has served a call, and gives its books; whatever is answered before says why not. A container whose
+/// pod was deleted by force can serve for a moment after its replacement is there.
+async fn served_again(client: &McpClient, probe: &Probe) -> Books {
     eventually("the new pod serves", Duration::from_mins(1), || async {
         let answer = client.call_as(&json!(9), "echo", json!({"message": "on"})).await;
-        if answer["result"]["content"][0]["text"] == "on" {
-            return Some(());
-        }
         let error = &answer["error"];
-        assert!(is_unknown(error) || error["data"]["reason"] == "UpstreamUnreachable", "{answer}");
-        None
+        if error.is_object() {
+            assert!(is_unknown(error) || error["data"]["reason"] == "UpstreamUnreachable", "{answer}");
+            return None;
+        }
+        assert_eq!(answer["result"]["content"][0]["text"], "on", "{answer}");
+        Some(probe.books().await).filter(|books| books.total("toolsCall") > 0)
     })
-    .await;
+    .await
 }
 
 /// CASES.md 29.
@@ -168,7 +176,7 @@ async fn served_again(client: &McpClient) {
 async fn an_upstream_pod_that_is_deleted_costs_its_running_calls_and_nothing_else() {
     in_namespace("podgone", |namespace| async move {
         let probe = Probe::start(&namespace).await;
-        mcp_server(&namespace, "probe", &probe.url(), json!({"timeouts": {"connect": "5s"}})).await;
+        mcp_server(&namespace, "probe", &probe.url(), json!({"timeouts": {"connect": "10s"}})).await;
         session(&namespace, "s", "alice", &["probe"]).await;
         let client = client(&namespace, &namespace.token("alice").await).await;
         for (during_a_call, params) in
@@ -187,10 +195,9 @@ async fn an_upstream_pod_that_is_deleted_costs_its_running_calls_and_nothing_els
             if let Some(running) = running {
                 let (error, took) = running.await.unwrap();
                 assert!(is_unknown(&error), "{error}");
-                assert!(took < Duration::from_secs(15), "after {took:?}");
+                assert!(took < BOUND, "after {took:?}");
             }
-            served_again(&client).await;
-            let books = probe.books().await;
+            let books = served_again(&client, &probe).await;
             assert_eq!(
                 (books.total("initialize"), books.total("initializeWithSession")),
                 (1, 0),

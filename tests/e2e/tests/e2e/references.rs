@@ -5,7 +5,7 @@ use berth_e2e::{McpClient, Probe, TestNamespace, eventually, in_namespace, kubec
 use serde_json::{Value, json};
 use std::time::Duration;
 
-const BOUND: Duration = Duration::from_secs(30);
+const BOUND: Duration = Duration::from_mins(1);
 
 async fn apply_session(namespace: &TestNamespace, servers: &[&str]) {
     let servers: Vec<Value> = servers.iter().map(|name| json!({"name": name})).collect();

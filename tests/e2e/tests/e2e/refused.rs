@@ -9,7 +9,7 @@ use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-const BOUND: Duration = Duration::from_secs(30);
+const BOUND: Duration = Duration::from_mins(1);
 
 async fn sessions(namespace: &TestNamespace, prefix: &str, count: u32, servers: &[&str]) -> Vec<String> {
     let names: Vec<String> = (0..count).map(|number| format!("{prefix}{number}")).collect();
@@ -87,7 +87,7 @@ async fn a_credential_that_is_refused_is_not_tried_again_until_it_changes() {
     .await;
 }
 
-/// Whether the request at `later` milliseconds came no sooner than `pause` after the one at `before`.
+/// Milliseconds between two requests.
 fn pause_between(before: &Value, later: &Value) -> u64 {
     later["atMs"].as_u64().unwrap() - before["atMs"].as_u64().unwrap()
 }
@@ -100,11 +100,11 @@ async fn an_upstream_that_asks_to_wait_is_left_alone_for_so_long() {
         mcp_server(&namespace, "probe", &probe.url(), json!({})).await;
         let token = namespace.token("alice").await;
         let second = json!({"retry-after": "3"});
-        for (prefix, fault, least) in [
-            ("seconds", json!({"status": 429, "headers": second, "times": 1}), 3_000),
+        for (prefix, fault, least, most) in [
+            ("seconds", json!({"status": 429, "headers": second, "times": 1}), 3_000, 3_000),
             // A date has whole seconds.
-            ("date", json!({"status": 429, "retryAfterDate": 4, "times": 1}), 3_000),
-            ("rubbish", json!({"status": 429, "headers": {"retry-after": "soon"}, "times": 1}), 250),
+            ("date", json!({"status": 429, "retryAfterDate": 4, "times": 1}), 3_000, 4_000),
+            ("rubbish", json!({"status": 429, "headers": {"retry-after": "soon"}, "times": 1}), 250, 500),
         ] {
             let names = sessions(&namespace, prefix, 3, &["probe"]).await;
             let asked = probe.books().await.requests("initialize").len();
@@ -115,8 +115,9 @@ async fn an_upstream_that_asks_to_wait_is_left_alone_for_so_long() {
                 let answers = first_calls(&namespace, &names, "probe", &token).await;
                 for answer in &answers {
                     let data = &answer["error"]["data"];
-                    let told = data["reason"] == "RateLimited" && data["retryAfterMillis"].is_u64();
-                    assert!(told || answer["result"].is_object(), "{answer}");
+                    let told = data["reason"] == "RateLimited"
+                        && data["retryAfterMillis"].as_u64().is_some_and(|pause| pause <= most);
+                    assert!(told || answer["result"].is_object(), "{prefix}: {answer}");
                 }
                 answers.iter().all(|answer| answer["result"].is_object()).then_some(())
             })
@@ -125,7 +126,7 @@ async fn an_upstream_that_asks_to_wait_is_left_alone_for_so_long() {
             let [first, next, ..] = &all[asked..] else { panic!("two at least: {all:?}") };
             assert_eq!((&first["status"], &next["status"]), (&json!(429), &json!(200)));
             let pause = pause_between(first, next);
-            assert!((least..least + 3_000).contains(&pause), "{prefix}: asked again after {pause} ms");
+            assert!(pause >= least, "{prefix}: asked again after {pause} ms");
             assert_eq!(all.len() - asked, 4, "{prefix}: one refused, then one of each session");
         }
     })
@@ -146,7 +147,7 @@ async fn many_sessions_ask_an_upstream_that_is_down_together_as_often_as_one_wou
         first_calls(&namespace, &names[..1], "probe", &token).await;
         let (mut calls, mut refused) = (1, 1);
         // The pauses double, so the last one may be as long as all before it.
-        let bound = Duration::from_millis(u64::from(down) * 3);
+        let bound = Duration::from_millis(u64::from(down) * 3) + BOUND;
         eventually("all are served", bound, || async {
             let answers = first_calls(&namespace, &names, "probe", &token).await;
             for answer in &answers {

@@ -1,12 +1,13 @@
 //! What the operator made and somebody deletes or changes: it is back at once, and nothing more is written.
 
 use crate::quiet::nothing_is_written_for;
-use berth_api::McpServer;
+use berth_api::{AgentSession, McpServer};
 use berth_e2e::{
-    Probe, TestNamespace, api_writes, eventually, in_namespace, mcp_server, system_namespace, used_session,
+    POOL, Probe, TestNamespace, api_writes, eventually, in_namespace, mcp_server, system_namespace,
+    used_session,
 };
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{Pod, Secret};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Resource, ResourceExt};
@@ -18,7 +19,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 /// How soon what went or changed is as it should be.
-const BOUND: Duration = Duration::from_secs(10);
+const BOUND: Duration = Duration::from_secs(30);
 
 /// The name of the one object of that kind that the operator made for `server`.
 async fn made_for<K>(namespace: &TestNamespace, server: &McpServer) -> String
@@ -97,6 +98,18 @@ async fn what_the_operator_made_is_back_at_once_when_it_was_deleted_or_changed()
 
         let opened = used_session(&namespace, "s", &token).await;
         assert_eq!(probe.books().await.total("initialize"), 1);
+        let pods = namespace.api::<Pod>();
+        let pod = pods.list(&ListParams::default().labels(POOL)).await.unwrap().items[0].name_any();
+        for label in ["app.kubernetes.io/name", "app.kubernetes.io/managed-by", "berth.dev/revision"] {
+            let changed = json!({"metadata": {"labels": {label: "another"}}});
+            change(&pods, &pod, changed, "/metadata/labels").await;
+        }
+        let revision = server.status.and_then(|status| status.revision);
+        eventually("the session is at the revision of its server", BOUND, || async {
+            let status = namespace.api::<AgentSession>().get("s").await.unwrap().status.unwrap();
+            (status.servers[0].revision == revision).then_some(())
+        })
+        .await;
         nothing_is_written_for(&namespace, Duration::from_secs(20)).await;
         let after = made(&api_writes(&namespace.client).await);
         let [applied, created, policed] = [0, 1, 2].map(|n| after[n] - before[n]);

@@ -9,7 +9,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-const BOUND: Duration = Duration::from_secs(30);
+const BOUND: Duration = Duration::from_mins(1);
 
 async fn client(namespace: &TestNamespace, server: &str, token: &str, capabilities: &Value) -> McpClient {
     let mut client = McpClient::new(&namespace.name, "s", server, token);
@@ -92,11 +92,11 @@ async fn an_upstream_without_a_stream_is_asked_once_and_one_that_flaps_seldom() 
 async fn what_is_silent_for_long_is_kept_open_by_comments() {
     in_namespace("keepalive", |namespace| async move {
         let (probe, token) = world(&namespace).await;
-        let silence = Duration::from_secs(18);
+        let silence = Duration::from_secs(20);
         let (cutter, idle) = (Cutter::open(silence).await, Cutter::open(Duration::from_secs(1)).await);
         let mut client = McpClient::new(&namespace.name, "s", "probe", &token).by_way_of(&cutter.url());
         client.initialize().await;
-        let sleeps = rounds(22, 90) * 1_000;
+        let sleeps = rounds(26, 90) * 1_000;
         let slept = |id: u32, stream: bool| {
             let client = &client;
             async move {
@@ -177,7 +177,7 @@ async fn questions_of_calls_reach_the_client_that_calls_and_its_answer_that_call
             let error = messages.pop().expect("an answer")["result"]["structuredContent"]["error"].clone();
             assert_eq!(error["code"], -32601, "{error}");
             assert!(error["message"].as_str().unwrap().contains(method), "{error}");
-            assert!(messages.is_empty() && begun.elapsed() < Duration::from_secs(5), "at once, and unasked");
+            assert!(messages.is_empty() && begun.elapsed() < BOUND, "at once, and unasked");
         }
         // One who leaves while asked.
         let before = probe.books().await.replies().len();
@@ -236,7 +236,7 @@ async fn questions_outside_of_calls_reach_one_client_that_listens() {
 
 async fn wait_for_baseline_of_streams(namespace: &TestNamespace) {
     // The upstream's stream is kept for 30 s after the last client's.
-    eventually("no stream is open", Duration::from_secs(45), || async {
+    eventually("no stream is open", Duration::from_secs(30) + BOUND, || async {
         let metrics = berth_e2e::pod_metrics(&namespace.client, &namespace.name, berth_e2e::POOL).await;
         let sum = |gauge: &str| metrics.sum(&format!("berth_sidecar_{gauge}"));
         (sum("client_streams") == 0.0 && sum("upstream_streams") == 0.0).then_some(())
@@ -280,7 +280,10 @@ async fn clients_hear_of_a_changed_list_and_a_storm_of_such_news_does_no_harm() 
             let made_up = client.call_as(&json!(1), "never-was", json!({})).await;
             assert_eq!(gone, made_up, "a tool that is gone is as unknown as one that never was");
         }
-        assert!(begun.elapsed() < Duration::from_secs(2), "after {:?}", begun.elapsed());
+        figure(
+            "milliseconds until two clients knew and used a changed list of tools",
+            begun.elapsed().as_millis(),
+        );
 
         // While the list is being read, a thousand times.
         let listed = probe.books().await.total("toolsList");

@@ -1,9 +1,9 @@
 //! Ends that something gets in the way of: nothing is left behind, and no Event claims more than is known.
 
-use berth_api::AgentSession;
+use berth_api::{AgentSession, BindingState};
 use berth_e2e::{
-    POOL, Probe, TestNamespace, eventually, in_namespace, kill, mcp_server, pod_metrics, subject_of,
-    used_session, without_operator,
+    POOL, Probe, TestNamespace, eventually, in_namespace, kill, leader, leader_after, mcp_server,
+    pod_metrics, subject_of, used_session, without_operator,
 };
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
@@ -13,6 +13,8 @@ use serde_json::json;
 use std::time::Duration;
 
 const BOUND: Duration = Duration::from_mins(1);
+/// A pod was lost, its operator perhaps too: a new leader is there after a term, a new pod soon after that.
+const LOSS_BOUND: Duration = Duration::from_mins(2);
 
 async fn slots_are_free(namespace: &TestNamespace) {
     eventually("no sidecar holds a session", BOUND, || async {
@@ -132,6 +134,110 @@ async fn a_url_that_no_sidecar_can_use_is_told_and_not_ready() {
             (row.contains(&"False") && row.contains(&"InvalidSpec")).then_some(())
         })
         .await;
+    })
+    .await;
+}
+
+/// How a pod goes that holds a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Loss {
+    /// Its sidecar is killed, then it is deleted by force.
+    Killed,
+    /// It is deleted by force while the upstream does not answer the DELETE.
+    Hanging,
+    /// It is deleted, and its sidecar ends what it has.
+    Graceful,
+}
+
+/// What status says of the session `name`: the UID of the pod that holds its slot, and those that are not confirmed.
+async fn placed(namespace: &TestNamespace, name: &str) -> (Option<String>, Vec<String>) {
+    let status = namespace.api::<AgentSession>().get(name).await.unwrap().status.unwrap_or_default();
+    let held = status.servers.into_iter().find(|entry| entry.state == BindingState::Bound);
+    let held = held.and_then(|entry| entry.pod_ref).map(|pod| pod.uid);
+    (held, status.unconfirmed.into_iter().map(|pod| pod.uid).collect())
+}
+
+/// Has the only pool pod of a namespace go so, and the leading operator die meanwhile, if it is to. Says which pod it was.
+async fn lose(namespace: &TestNamespace, probe: &Probe, name: &str, loss: Loss, leader_dies: bool) -> String {
+    let pods = namespace.api::<Pod>();
+    let held = placed(namespace, name).await.0.expect("the session has a slot");
+    let all = pods.list(&ListParams::default().labels(POOL)).await.unwrap().items;
+    let pod = all.into_iter().find(|pod| pod.uid().as_ref() == Some(&held)).expect("its pod is there");
+    let (identity, operator) = leader(&namespace.client).await;
+    match loss {
+        Loss::Killed => kill(&pod, "berth-sidecar"),
+        Loss::Hanging => probe.set_faults(&json!({"delete": {"hang": true}})).await,
+        Loss::Graceful => {}
+    }
+    if loss != Loss::Killed {
+        pods.delete(&pod.name_any(), &DeleteParams::default()).await.unwrap();
+        let remembered = loss == Loss::Hanging;
+        eventually("the session has another slot", LOSS_BOUND, || async {
+            let (now, unconfirmed) = placed(namespace, name).await;
+            (now.is_some_and(|now| now != held) && unconfirmed.contains(&held) == remembered).then_some(())
+        })
+        .await;
+    }
+    if leader_dies {
+        kill(&operator, "berth-operator");
+    }
+    if loss != Loss::Graceful {
+        let by_force = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+        pods.delete(&pod.name_any(), &by_force).await.unwrap();
+    }
+    if leader_dies {
+        leader_after(&namespace.client, &identity).await;
+    }
+    pod.name_any()
+}
+
+#[tokio::test]
+async fn a_lost_pod_is_named_at_the_end_of_its_session_whoever_leads_by_then_and_one_that_went_well_is_not() {
+    in_namespace("lost", |namespace| async move {
+        let probe = Probe::start(&namespace).await;
+        let timeouts = json!({"timeouts": {"drain": "0s", "close": "1m"}});
+        mcp_server(&namespace, "probe", &probe.url(), timeouts).await;
+        let token = namespace.token("alice").await;
+        for (loss, leader_dies) in [
+            (Loss::Killed, false),
+            (Loss::Killed, true),
+            (Loss::Hanging, false),
+            (Loss::Hanging, true),
+            (Loss::Graceful, false),
+            (Loss::Graceful, true),
+        ] {
+            let name = format!("{loss:?}-{leader_dies}").to_lowercase();
+            let made = used_session(&namespace, &name, &token).await;
+            let before = placed(&namespace, &name).await.0;
+            let pod = lose(&namespace, &probe, &name, loss, leader_dies).await;
+            eventually(
+                "the session has another slot, and its lost pod is remembered",
+                LOSS_BOUND,
+                || async {
+                    let (now, unconfirmed) = placed(&namespace, &name).await;
+                    let remembered = unconfirmed.iter().any(|uid| Some(uid) == before.as_ref());
+                    (now.is_some() && now != before && remembered == (loss != Loss::Graceful)).then_some(())
+                },
+            )
+            .await;
+            probe.clear_faults().await;
+            namespace.end(&made, LOSS_BOUND).await;
+            let events = namespace.events_about(&made.uid().unwrap()).await;
+            let [(kind, reason, note)] = events.as_slice() else {
+                panic!("{name}: one Event, not {events:?}")
+            };
+            if loss == Loss::Graceful {
+                assert_eq!((kind.as_str(), reason.as_str()), ("Normal", "Cleared"), "{name}: {note}");
+            } else {
+                assert_eq!(
+                    (kind.as_str(), reason.as_str()),
+                    ("Warning", "CleanupIncomplete"),
+                    "{name}: {note}"
+                );
+                assert!(note.contains(&pod) && note.contains("close"), "{name}: {note}");
+            }
+        }
+        slots_are_free(&namespace).await;
     })
     .await;
 }

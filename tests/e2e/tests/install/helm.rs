@@ -1,8 +1,12 @@
 //! Helm as a user runs it, on the release that `hack/install.sh` made.
 
-use berth_e2e::system_namespace;
+use berth_e2e::{eventually, gateway_url, system_namespace, try_post};
+use futures::FutureExt;
+use serde_json::json;
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 use tokio::process::Command;
 
 /// Where the charts are.
@@ -59,5 +63,22 @@ impl Values {
         arguments.extend(["--values", &values, "--wait", "--timeout", "3m"]);
         arguments.extend(more);
         helm(&arguments).await;
+        gateway_answers().await;
     }
+
+    /// Runs `work` while Berth has `more` values, and takes these away whatever becomes of it.
+    pub async fn with(&self, more: &[&str], work: impl Future<Output = ()>) {
+        self.install(&charts(), more).await;
+        let outcome = AssertUnwindSafe(work).catch_unwind().await;
+        self.install(&charts(), &[]).await;
+        outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    }
+}
+
+/// Waits until the gateway is reached from outside: Helm waits for pods, and not for the ways to them.
+pub async fn gateway_answers() {
+    eventually("the gateway answers", Duration::from_mins(1), || async {
+        try_post(&gateway_url(), &[], &json!({})).await.ok()
+    })
+    .await;
 }

@@ -4,5 +4,6 @@
 
 mod helm;
 mod kinds;
+mod network;
 mod uninstall;
 mod upgrade;

@@ -1,6 +1,6 @@
 //! An uninstall ends every session first and leaves nothing, and a namespace goes with a Berth of its own (CASES.md 30).
 
-use crate::helm::{Values, charts, helm};
+use crate::helm::{Values, charts, gateway_answers, helm};
 use berth_api::{AgentSession, McpServer};
 use berth_e2e::{
     POOL, Probe, TestNamespace, eventually, in_namespace, kubectl, mcp_server, system_namespace, used_session,
@@ -78,6 +78,7 @@ async fn a_namespace_goes_with_the_berth_and_the_sessions_in_it() {
         let (chart, file) = (charts().join("berth"), values.path());
         let own = ["install", "own", chart.to_str().unwrap(), "-n", &namespace.name, "--values", &file];
         helm(&[&own[..], &["--wait", "--timeout", "3m"]].concat()).await;
+        gateway_answers().await;
         let probe = Probe::start(&namespace).await;
         mcp_server(&namespace, "probe", &probe.url(), json!({"timeouts": {"drain": "1s", "close": "2s"}}))
             .await;

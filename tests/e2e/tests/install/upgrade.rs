@@ -41,7 +41,7 @@ fn edit(file: &Path, from: &str, to: &str) {
 /// Waits until the field that only the next version has is known, or is not: the API server publishes what it serves a moment after
 /// a definition changes.
 async fn explained(what: &str, known: bool) {
-    eventually(what, Duration::from_secs(30), || async {
+    eventually(what, Duration::from_mins(1), || async {
         let explained = kubectl(&["explain", "mcpserver.status.addedLater"], "").await;
         (explained.ok == known).then_some(())
     })

@@ -1,7 +1,7 @@
 //! Examples, and properties that hold whatever the pool looks like.
 
 use super::*;
-use crate::pod::Occupancy;
+use crate::pod::{Occupancy, Trouble};
 use crate::server::fixture::{IMAGE, pool_pod, valid};
 use proptest::prelude::*;
 
@@ -45,6 +45,20 @@ fn a_pod_made_from_a_stale_cache_has_the_name_of_the_one_that_is_there() {
     assert_eq!(planned("{}", &[], &[]).create, planned("{}", &[], &[]).create);
     let pods = [pool_pod(1, 1, &["s"])];
     assert_eq!(planned("{pool: {sessionsPerPod: 1}}", &pods, &[]).create, [pool_pod(0, 1, &[]).name]);
+}
+
+#[test]
+fn a_pod_that_refuses_every_operator_is_no_capacity_and_is_left_alone() {
+    let locked = |ordinal: u32, held: &[&str]| {
+        let mut pod = pool_pod(ordinal, 2, held).locked_by(Some(Trouble::locked("x", 50_000)));
+        pod.occupancy.synced = false;
+        pod
+    };
+    let (waits, yaml) = (vec![claim("waits", "alice", None, 1)], "{pool: {sessionsPerPod: 2, maxPods: 3}}");
+    let plan = planned(yaml, &[locked(0, &["s"]), locked(1, &[])], &waits);
+    assert_eq!((plan.create, plan.delete), (vec![pool_pod(2, 2, &[]).name], vec![]));
+    let full = [locked(0, &["s"]), locked(1, &[]), locked(2, &[])];
+    assert_eq!(planned(yaml, &full, &waits).create.len(), 0, "maxPods holds");
 }
 
 #[test]

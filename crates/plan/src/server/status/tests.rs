@@ -61,12 +61,19 @@ fn what_people_have_to_mend_names_the_pod_and_the_remedy() {
     assert_eq!(ready(&status), "Ready=False PodForbidden");
     assert!(text(&status).contains(&name) && text(&status).ends_with("delete it"), "{status:?}");
     // Ready by the kubelet, and its sidecar tells no operator what it holds.
-    let mut locked = PoolPod { trouble: Some(Trouble::locked(&name, 50_000)), ..pool_pod(0, 50, &[]) };
+    let mut locked = pool_pod(0, 50, &[]).locked_by(Some(Trouble::locked(&name, 50_000)));
     locked.occupancy.synced = false;
-    let status = of("{}", &[locked.clone()], 1, None);
-    assert_eq!(ready(&status), "Ready=False PoolStarting");
-    assert!(text(&status).ends_with(&format!("delete pod {name:?}")), "{status:?}");
-    assert_eq!(ready(&of("{}", &[locked, pool_pod(1, 50, &[])], 1, None)), "Ready=True PoolReady");
+    let pods = [locked, pool_pod(1, 50, &[])];
+    for (pods, wanted) in [(&pods[..1], "Ready=False PoolStarting"), (&pods, "Ready=True PoolReady")] {
+        let status = of("{}", pods, 1, None);
+        assert_eq!(ready(&status), wanted);
+        let text = text(&status);
+        assert!(text.contains(&format!("{name:?}")), "{text}");
+        assert!(
+            text.ends_with("set spec.leaseTransitions of the Lease \"berth-operator\" back to 50000"),
+            "{text}"
+        );
+    }
 }
 
 #[test]

@@ -7,11 +7,15 @@ use crate::session::machine::State;
 use crate::session::{CallError, Desired};
 use axum::response::IntoResponse;
 use axum::{Router, routing::post};
-use berth_wire::{SessionSpec, SessionState};
+use berth_wire::{SessionSpec, SessionState, UpstreamTls};
 use http::{HeaderMap, StatusCode};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::ServerConfig;
+use rustls::pki_types::PrivatePkcs8KeyDer;
 use std::net::SocketAddr;
 use std::sync::Mutex;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
 
 /// What an upstream saw.
 #[derive(Default)]
@@ -80,8 +84,9 @@ async fn settled(shared: &super::super::Shared) {
 #[tokio::test]
 async fn a_panic_in_any_step_is_one_error_and_the_next_call_connects() {
     let (address, books) = upstream(&[200]).await;
-    for (count, step) in
-        ["resolve", "connect", "initialize", "answer", "initialized", "publish"].into_iter().enumerate()
+    for (count, step) in ["resolve", "connect", "initialize", "headers", "answer", "initialized", "publish"]
+        .into_iter()
+        .enumerate()
     {
         let shared = fixture::shared();
         let session = session(&shared, spec(address, "Bearer first"));
@@ -98,25 +103,56 @@ async fn a_panic_in_any_step_is_one_error_and_the_next_call_connects() {
         connect(&session).await.unwrap_or_else(|trouble| panic!("{step}: {trouble:?}"));
         assert_eq!((session.report().activity.connects, session.report().failure), (2, None), "{step}");
         assert!(lock(&session.inner).attempts.is_empty());
-        let before = usize::from(!matches!(step, "resolve" | "connect" | "initialize"));
+        let before = usize::from(!matches!(step, "resolve" | "connect" | "initialize" | "headers"));
         assert_eq!(lock(&books).initializes, before + 1, "{step} ({count})");
         lock(&books).initializes = 0;
     }
 }
 
+/// Serves TLS in front of `upstream`, for `localhost`; gives the address and, as PEM, the authority of its certificate.
+async fn tls_in_front_of(upstream: SocketAddr) -> (SocketAddr, String) {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    let (key, params) =
+        (KeyPair::generate().unwrap(), CertificateParams::new(vec!["localhost".into()]).unwrap());
+    let leaf = params.signed_by(&key, &authority).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let key = PrivatePkcs8KeyDer::from(key.serialize_der()).into();
+    let config = config.with_no_client_auth().with_single_cert(vec![leaf.der().clone()], key).unwrap();
+    let (acceptor, listener) = (TlsAcceptor::from(Arc::new(config)), TcpListener::bind("127.0.0.1:0").await);
+    let listener = listener.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                // An attempt that panics ends here.
+                let Ok(mut stream) = acceptor.accept(stream).await else { return };
+                let mut plain = TcpStream::connect(upstream).await.unwrap();
+                let _ = tokio::io::copy_bidirectional(&mut stream, &mut plain).await;
+            });
+        }
+    });
+    (address, authority.pem())
+}
+
 #[tokio::test]
-async fn a_panic_in_tls_is_one_error_and_the_next_call_tries() {
-    let (address, _) = upstream(&[200]).await;
+async fn a_panic_in_tls_is_one_error_and_the_next_call_connects() {
+    let (plain, books) = upstream(&[200]).await;
+    let (address, authority) = tls_in_front_of(plain).await;
     let shared = fixture::shared();
     let mut spec = spec(address, "Bearer first");
     spec.upstream.url = spec.upstream.url.replace("http:", "https:");
+    spec.upstream.tls = Some(UpstreamTls { ca_pem: Some(authority), server_name: None });
     let session = session(&shared, spec);
     fault::arm("tls");
     assert!(connect(&session).await.err().unwrap().message.contains("inside the sidecar"));
     settled(&shared).await;
-    // The upstream speaks no TLS.
-    assert!(connect(&session).await.err().unwrap().message.contains(", TLS: "));
-    assert_eq!((session.report().activity.connects, shared.metrics.connections.get()), (2, 0));
+    assert_eq!((lock(&books).initializes, shared.metrics.connections.get()), (0, 0));
+    connect(&session).await.unwrap();
+    assert_eq!((session.report().activity.connects, session.report().failure), (2, None));
 }
 
 #[tokio::test]
