@@ -16,5 +16,5 @@ hack/install.sh
 hack/test-layer.sh e2e "$@"
 
 printf '\nFigures:\n'
-grep '^figure ' "$SCRATCH/test-e2e.log" | sed 's/^figure /  /'
+sed -n 's/^figure /  /p' "$SCRATCH/test-e2e.log"
 banner "make soak: OK in $(elapsed), seed $BERTH_SEED"

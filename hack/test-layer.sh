@@ -4,7 +4,7 @@
 #   api      needs a cluster with the CRDs: what the API server itself accepts, refuses and explains
 #   e2e      needs a cluster with Berth
 #   install  the same, and takes Berth away and brings it back: upgrade, rollback, uninstall
-# Of e2e and install only those tests run that have one of the TESTs in their names, if any are given.
+# Of api, e2e and install only those tests run that have one of the TESTs in their names, if any are given.
 # With BERTH_SOAK=1 counts are the full ones, and what each test tells is shown.
 source "$(dirname "$0")/lib.sh"
 
@@ -12,8 +12,11 @@ layer=$1
 shift
 log=$SCRATCH/test-$layer.log
 case $layer in
-  unit) arguments=(--workspace --exclude berth-e2e) ;;
-  api) arguments=(-p berth-e2e --test api) ;;
+  unit)
+    [[ $# -eq 0 ]] || die "the layer unit is run as a whole: use cargo test for a part of it"
+    arguments=(--workspace --exclude berth-e2e)
+    ;;
+  api) arguments=(-p berth-e2e --test api -- "$@") ;;
   e2e | install) arguments=(-p berth-e2e --test "$layer" -- --test-threads 1 ${BERTH_SOAK:+--nocapture} "$@") ;;
   *) die "there is no layer $layer: use unit, api, e2e or install" ;;
 esac

@@ -31,9 +31,13 @@ mod uninstall;
 mod watch;
 
 use crate::context::Clock;
+use berth_net::process::Jemalloc;
 use clap::Parser;
 use kube::Client;
 use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: Jemalloc = Jemalloc;
 
 #[tokio::main]
 async fn main() -> ExitCode {

@@ -1,9 +1,13 @@
 //! The binary `berth-gateway`: flags, logs, the end of the process.
 
 use berth_gateway::{cli::Args, run};
+use berth_net::process::Jemalloc;
 use berth_net::{runtime, shutdown, telemetry};
 use clap::Parser;
 use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: Jemalloc = Jemalloc;
 
 fn main() -> ExitCode {
     let args = Args::parse();

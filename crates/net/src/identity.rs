@@ -5,6 +5,7 @@
 
 use arc_swap::ArcSwap;
 use berth_wire::{CA_FILE, CERT_FILE, KEY_FILE};
+use rustls::client::Resumption;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
@@ -142,6 +143,7 @@ impl Configs {
             .with_client_auth_cert(chain, key)
             .map_err(unfit)?;
         client.alpn_protocols = vec![b"http/1.1".to_vec()];
+        client.resumption = Resumption::disabled();
         Ok(Self { server: Arc::new(server), client: Arc::new(client) })
     }
 }

@@ -1,4 +1,4 @@
-//! The process itself: the allocator of every binary that links this crate, and gauges that are taken when they are read.
+//! The process itself: the allocator that each of Berth's binaries names as its own, and gauges that are taken when they are read.
 //!
 //! jemalloc gives what is free back to the system also while a process idles, and can tell how much is in use: a leak shows in that
 //! long before it shows in resident memory. Its settings are in `.cargo/config.toml`.
@@ -9,9 +9,12 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use std::fmt;
 use tikv_jemalloc_ctl::{Access, AsName, Error, epoch, stats};
-use tikv_jemallocator::Jemalloc;
 use tokio::runtime::Handle;
 
+/// For the `#[global_allocator]` of a binary: tests of a library that run on small stacks of their own cannot have it.
+pub use tikv_jemallocator::Jemalloc;
+
+#[cfg(test)]
 #[global_allocator]
 static ALLOCATOR: Jemalloc = Jemalloc;
 

@@ -1,10 +1,14 @@
 //! The `berth-sidecar` binary.
 
+use berth_net::process::Jemalloc;
 use berth_net::{runtime, telemetry};
 use berth_sidecar::args::Args;
 use berth_sidecar::run::{RunError, run};
 use clap::Parser;
 use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: Jemalloc = Jemalloc;
 
 fn main() -> ExitCode {
     let args = Args::parse();

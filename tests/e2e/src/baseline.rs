@@ -155,10 +155,12 @@ impl TestNamespace {
         for (what, namespace, labels) in components {
             let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
             let found = pods.list(&ListParams::default().labels(labels)).await.unwrap();
+            let before = serving.len();
             serving.extend(found.into_iter().filter_map(|pod| {
                 let process = Process::find(&pod, &format!("berth-{what}"))?;
                 Some(Serving { what, pod, process, client: self.client.clone() })
             }));
+            assert!(serving.len() > before, "a {what} runs on this machine");
         }
         let idle = join_all(serving.iter().map(Serving::idle)).await;
         Idle(serving.into_iter().zip(idle).collect())

@@ -49,6 +49,9 @@ fn the_request_that_a_notification_is_about_is_found() {
 fn escaped_member_names_and_methods_are_understood() {
     let text = r#"{"jsonrpc":"2.0","\u0069d":1,"method":"p\u0069ng"}"#;
     assert!(matches!(Frame::parse(text), Ok(Frame::Request { method, .. }) if method == "ping"));
+    let text = r#"{"jsonrpc":"2.0","id":1,"method":"x","params":{"\u005fmeta":{"progressToken":7}}}"#;
+    let Ok(Frame::Request { progress_token: Some(token), .. }) = Frame::parse(text) else { panic!() };
+    assert_eq!(token.raw(), "7");
 }
 
 #[test]

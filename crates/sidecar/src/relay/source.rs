@@ -89,7 +89,7 @@ impl Source {
         let connection = session.established()?;
         if connection.epoch != self.epoch {
             (self.epoch, self.last) = (connection.epoch, None);
-            if connection.began_anew() {
+            if connection.began_anew() && session.listening.begins(connection.epoch) {
                 session.spawn(resubscribe(session.clone(), connection.clone()));
             }
         }

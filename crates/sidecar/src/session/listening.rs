@@ -21,6 +21,8 @@ pub(crate) struct Listening {
     /// Grows when the upstream said whether it has a stream.
     offers: watch::Sender<u64>,
     next: AtomicU64,
+    /// Number of the last connection on which subscriptions were made again.
+    resubscribed: AtomicU64,
 }
 
 #[derive(Default)]
@@ -124,6 +126,11 @@ impl Listening {
     /// A stream ended, or could not be opened.
     pub(crate) fn ended(&self, asked: Option<Duration>, random: u32) {
         lock(&self.state).policy.ended(Instant::now(), asked, random);
+    }
+
+    /// True once for each connection: whoever asks makes the subscriptions again on it.
+    pub(crate) fn begins(&self, epoch: u64) -> bool {
+        self.resubscribed.fetch_max(epoch, Ordering::AcqRel) < epoch
     }
 
     /// Whether the upstream of connection `epoch` has a stream; waits for its word.

@@ -2,10 +2,12 @@
 
 use crate::support::client::{initialize, tool_call, tool_call_with_progress};
 use crate::support::eventually;
-use crate::support::harness::{Harness, read, spec};
-use crate::support::upstream::{Books, Upstream};
+use crate::support::harness::{EndBounds, Harness, read, spec};
+use crate::support::upstream::{Act, Books, Upstream};
+use berth_wire::Outcome;
 use http::StatusCode;
 use serde_json::{Value, json};
+use std::time::{Duration, Instant};
 
 fn notification(method: &str, params: Value) -> Value {
     json!({"jsonrpc": "2.0", "method": format!("notifications/{method}"), "params": params})
@@ -160,6 +162,26 @@ async fn subscriptions_are_made_again_where_the_upstream_forgot_them() {
     upstream.say(&updated);
     assert_eq!(stream.next().await, Some(updated));
     harness.end_now("s").await;
+    harness.assert_baseline().await;
+}
+
+#[tokio::test]
+async fn an_end_does_not_wait_for_subscriptions_that_hang() {
+    let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
+    harness.put(&spec("s", &upstream)).await;
+    let client = harness.initialized("s").await;
+    let _stream = client.listen().await;
+    let ask = json!({"jsonrpc": "2.0", "id": 1, "method": "resources/subscribe", "params": {"uri": "a://1"}});
+    assert_eq!(client.json(&ask).await.1["result"], json!({}));
+    upstream.forget_sessions();
+    upstream.books().on_resource = Act::Hold;
+    client.call("echo", json!({})).await;
+    upstream.until("it is made again", |books| books.of_method("resources/subscribe").len() == 2).await;
+    let begun = Instant::now();
+    let report = harness.end("s", EndBounds { drain: 60_000, close: 5_000, wait: 60_000 }).await.1;
+    assert_eq!((report.drain, report.close), (Outcome::NotNeeded, Outcome::Confirmed));
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}, of a drain of a minute", begun.elapsed());
+    upstream.release();
     harness.assert_baseline().await;
 }
 

@@ -69,7 +69,7 @@ async fn lives_with_trouble_in_them_leave_nothing_behind() {
             });
             join_all(all).await;
         };
-        // Each process remembers so many TLS sessions, and a sidecar so many ended sessions: until these are full, all grows.
+        // A sidecar remembers so many ended sessions: until there are as many, it grows.
         let first = rounds(15, 6);
         for round in 0..first {
             lives(round).await;

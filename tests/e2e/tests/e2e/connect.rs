@@ -440,8 +440,7 @@ async fn attempts_that_failed_leave_no_task_no_socket_and_no_entry() {
             figure(&format!("attempts that timed out, and left nothing: {}", hang.what), failed);
         }
         nothing_is_open(&namespace, f64::from(AT_ONCE * 3)).await;
-        // Each session remembers its last error, and each process its last TLS sessions: 4 KiB for each session are ample, and
-        // next to nothing for each attempt.
+        // Each session remembers its last error: 4 KiB for each session are ample, and next to nothing for each attempt.
         idle.is_back(f64::from(AT_ONCE * 3 * 4096)).await;
     })
     .await;

@@ -68,7 +68,10 @@ impl Values {
 
     /// Runs `work` while Berth has `more` values, and takes these away whatever becomes of it.
     pub async fn with(&self, more: &[&str], work: impl Future<Output = ()>) {
-        self.install(&charts(), more).await;
+        let work = async {
+            self.install(&charts(), more).await;
+            work.await;
+        };
         let outcome = AssertUnwindSafe(work).catch_unwind().await;
         self.install(&charts(), &[]).await;
         outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));

@@ -119,7 +119,8 @@ async fn hosts_are_checked(client: &Client, url: &str, token: &str) {
     let pods: Api<Pod> = Api::namespaced(client.clone(), &system_namespace());
     let gateways = ListParams::default().labels("app.kubernetes.io/component=gateway");
     eventually("the gateways are Ready, and only they are there", Duration::from_mins(1), || async {
-        pods.list(&gateways).await.unwrap().iter().all(is_ready).then_some(())
+        let found = pods.list(&gateways).await.unwrap().items;
+        (!found.is_empty() && found.iter().all(is_ready)).then_some(())
     })
     .await;
     for pod in pods.list(&gateways).await.unwrap() {

@@ -61,6 +61,8 @@ pub struct Books {
     pub on_delete: Act,
     /// What is done with responses.
     pub on_response: Act,
+    /// What is done with requests about resources.
+    pub on_resource: Act,
     pub unknown: Unknown,
     /// Gives no session ids, and wants none.
     pub sessionless: bool,
@@ -130,6 +132,7 @@ impl Upstream {
             on_initialize: Act::Well,
             on_delete: Act::Well,
             on_response: Act::Well,
+            on_resource: Act::Well,
             unknown: Unknown::NotFound,
             sessionless: false,
             forgetful: false,
@@ -180,7 +183,12 @@ impl Upstream {
     pub fn release(&self) {
         {
             let books = &mut *self.books();
-            for act in [&mut books.on_initialize, &mut books.on_delete, &mut books.on_response] {
+            for act in [
+                &mut books.on_initialize,
+                &mut books.on_delete,
+                &mut books.on_response,
+                &mut books.on_resource,
+            ] {
                 if *act == Act::Hold {
                     *act = Act::Well;
                 }
@@ -299,6 +307,10 @@ async fn receive(
     if message["method"].as_str().is_some_and(|method| method.starts_with("resources/"))
         && message["params"]["uri"].as_str().is_some_and(|uri| uri.starts_with("a://"))
     {
+        let act = upstream.books().on_resource;
+        if let Some(response) = upstream.act(act).await {
+            return response;
+        }
         return json_answer(&json!({"jsonrpc": "2.0", "id": message["id"], "result": {}}));
     }
     if message["params"]["name"] == "credential" {
