@@ -131,6 +131,7 @@ impl Fleet {
             if pods.get(&uid).is_some_and(|held| held.target == target) {
                 return false;
             }
+            let sidecar = Sidecar { reports: self.take_ends_in(&uid), ..sidecar };
             if let Some(replaced) = pods.insert(uid.clone(), sidecar) {
                 replaced.cancel.cancel();
             }
@@ -255,12 +256,19 @@ impl Fleet {
 
     /// Notes how the end of a session goes in a pod.
     fn note_end(&self, pod_uid: &str, session_uid: &str, end: EndReport) {
+        let over = end.phase == berth_wire::EndPhase::Ended;
+        // An end of which no stream told this process is told by none: a stream begins with those who live. What was never held
+        // has not ended, and what is known of sessions that are gone would pile up.
+        let stays = over && end != EndReport::NOTHING_HELD && self.shared.slots.object(session_uid).is_some();
         let server = self.with(|pods| {
             let sidecar = pods.get_mut(pod_uid)?;
-            let over = end.phase == berth_wire::EndPhase::Ended;
             if over {
                 // Its sidecar has answered for it: it was not lost, though its stream tells of no session that has ended.
                 sidecar.before.remove(session_uid);
+            }
+            if stays {
+                let report = || ended::report(session_uid);
+                sidecar.reports.entry(session_uid.to_owned()).or_insert_with(report);
             }
             if let Some(report) = sidecar.reports.get_mut(session_uid) {
                 report.state = if over { SessionState::Ended } else { SessionState::Ending };

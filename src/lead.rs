@@ -7,6 +7,7 @@
 pub mod elector;
 pub mod fence;
 
+use berth_plan::lead::MOST_TERMS;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -80,7 +81,7 @@ impl Lead {
     /// `false`: a sidecar that lies must not use up the terms there are.
     pub fn outranked(&self, term: u64, pod_uid: &str) -> bool {
         let ours = self.standing().map_or(0, |standing| standing.term);
-        if term > ours.saturating_add(FARTHEST) {
+        if term > ours.saturating_add(FARTHEST).min(MOST_TERMS) {
             tracing::error!(
                 term,
                 ours,
@@ -185,6 +186,8 @@ mod tests {
         assert_eq!(lead.above(), 2, "one below our own");
         assert!(lead.outranked(40, "pod") && lead.outranked(7, "pod"));
         assert_eq!(lead.above(), 40);
+        let last = Lead::for_test(MOST_TERMS - 1);
+        assert!(last.outranked(MOST_TERMS, "pod") && !last.outranked(MOST_TERMS + 1, "pod"));
     }
 
     #[tokio::test]

@@ -52,7 +52,9 @@ impl Fleet {
     pub(super) fn synced(&self, pod_uid: &str, told: &HashSet<String>) {
         let synced = self.with(|pods| {
             let sidecar = pods.get_mut(pod_uid)?;
-            sidecar.reports.retain(|session, _| told.contains(session));
+            // It tells of those who live.
+            let ended = |report: &SessionReport| report.state == SessionState::Ended;
+            sidecar.reports.retain(|session, report| told.contains(session) || ended(report));
             sidecar.synced = true;
             sidecar.locked = None;
             let before = std::mem::take(&mut sidecar.before);

@@ -1,6 +1,7 @@
 //! A stand-in for a sidecar, over real mutual TLS on a loopback address of its own, for tests.
 
 use crate::ca::{Ca, Purpose};
+use crate::fleet::Fleet;
 use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router, body::Body, routing::get, routing::put};
@@ -68,6 +69,11 @@ impl Stand {
         self.lines.send(format!("{}\n", serde_json::to_string(line).unwrap())).unwrap();
     }
 
+    /// Has it hold a session of which its streams tell nothing.
+    pub fn hold(&self, uid: &str) {
+        self.shared.held.lock().unwrap().insert(uid.to_owned());
+    }
+
     /// The sessions that it holds.
     pub fn held(&self) -> Vec<String> {
         self.shared.held.lock().unwrap().iter().cloned().collect()
@@ -81,6 +87,17 @@ impl Stand {
     /// The sessions that it was asked to end so far, taken out.
     pub fn ended(&self) -> Vec<(String, EndRequest)> {
         std::mem::take(&mut *self.shared.ended.lock().unwrap())
+    }
+}
+
+impl Fleet {
+    /// Puts what the stream of a pod has told in one step: `reports`, and whether those are all.
+    pub fn tell(&self, pod_uid: &str, synced: bool, reports: &[SessionReport]) {
+        self.with(|pods| {
+            let sidecar = pods.get_mut(pod_uid).unwrap();
+            sidecar.synced = synced;
+            sidecar.reports = reports.iter().map(|report| (report.uid.clone(), report.clone())).collect();
+        });
     }
 }
 

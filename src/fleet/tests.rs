@@ -199,6 +199,71 @@ async fn an_end_that_was_confirmed_is_known_after_its_pod_is_gone_until_the_sess
     assert!(ctx.fleet.reports_of("held").is_empty());
 }
 
+#[tokio::test]
+async fn an_end_that_was_answered_before_any_stream_told_of_it_is_known_from_then_on() {
+    let (ctx, stand) = stage("127.0.77.33").await;
+    let request = EndRequest { drain_millis: 0, close_millis: 0, wait_millis: 0 };
+    for uid in ["untold", "gone"] {
+        stand.hold(uid);
+    }
+    ctx.slots.know(&session("untold"));
+    ctx.slots.know(&session("never"));
+    let said =
+        |uid: &str| ctx.fleet.reports_of(uid).into_iter().map(|known| known.report.end).collect::<Vec<_>>();
+    let over = ctx.fleet.end("pod", "untold", request).await.unwrap();
+    assert_eq!(said("untold"), [Some(over)]);
+    for (uid, why) in [("never", "it was not there"), ("gone", "nobody would forget it")] {
+        assert_eq!(ctx.fleet.end("pod", uid, request).await.unwrap().phase, EndPhase::Ended);
+        assert_eq!(said(uid), [], "{why}");
+    }
+    assert!(ctx.fleet.occupancy("pod", vec![]).used);
+    // A stream begins with those who live.
+    ctx.fleet.synced("pod", &HashSet::new());
+    assert_eq!(said("untold"), [Some(over)]);
+    ctx.fleet.gone("pod");
+    assert_eq!(said("untold"), [Some(over)]);
+}
+
+#[tokio::test]
+async fn only_of_a_pod_that_was_seen_to_end_is_it_said_that_nothing_was_to_end_there() {
+    let ended = berth_wire::SessionReport { end: Some(over()), ..report("ended", SessionState::Ended) };
+    for (address, seen, words) in [("127.0.77.34", false, vec![]), ("127.0.77.35", true, vec!["held"])] {
+        let (ctx, _stand) = stage(address).await;
+        ctx.slots.know(&session("held"));
+        ctx.slots.know(&session("ended"));
+        ctx.fleet.tell("pod", true, &[report("held", SessionState::Idle), ended.clone()]);
+        if seen {
+            ctx.fleet.gone("pod");
+        } else {
+            ctx.fleet.retain(HashSet::new);
+        }
+        assert!(!ctx.fleet.is_reachable("pod"));
+        let kept = ctx.fleet.reports_of("held");
+        let kept: Vec<_> = kept.iter().map(|known| known.report.uid.as_str()).collect();
+        assert_eq!(kept, words, "{address}");
+        assert_eq!(ctx.fleet.reports_of("ended").len(), 1, "that it has said");
+    }
+}
+
+#[tokio::test]
+async fn the_stream_of_a_pod_that_is_back_outweighs_what_was_kept_of_it() {
+    let (ctx, _stand) = stage("127.0.77.36").await;
+    for uid in ["held", "ended"] {
+        ctx.slots.know(&session(uid));
+    }
+    // Both have ended there, by what is known; the sidecar has taken one anew, as one that was restarted may.
+    let ended = |uid| berth_wire::SessionReport { end: Some(over()), ..report(uid, SessionState::Ended) };
+    ctx.fleet.tell("pod", true, &[ended("held"), ended("ended")]);
+    ctx.fleet.retain(HashSet::new);
+    assert_eq!(ctx.fleet.reports_of("held").len(), 1);
+    ctx.fleet.follow(&pod("127.0.77.36"));
+    let fleet = ctx.fleet.clone();
+    until("synced", || fleet.is_synced("pod")).await;
+    let states = |uid| fleet.reports_of(uid).iter().map(|known| known.report.state).collect::<Vec<_>>();
+    assert_eq!(states("held"), [SessionState::Idle]);
+    assert_eq!(states("ended"), [SessionState::Ended]);
+}
+
 fn over() -> EndReport {
     use berth_wire::Outcome::Confirmed;
     EndReport { phase: EndPhase::Ended, drain: Confirmed, close: Confirmed, remove: Confirmed }

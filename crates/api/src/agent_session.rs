@@ -158,7 +158,7 @@ pub struct AgentSessionStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub servers: Vec<BindingStatus>,
-    /// Pods that the session has left, or lost, while it is not confirmed that nothing of it is left there; at most 16, the oldest. The Event at the end of the session names them.
+    /// Pods that the session has left, or lost, while it is not confirmed that nothing of it is left there; at most 16, those that are lost before those that may still answer. The Event at the end of the session names them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["uid".into()]))]
     pub unconfirmed: Vec<UnconfirmedPod>,

@@ -34,8 +34,8 @@ pub enum Turn {
 const FIRST_TERM: u64 = 1;
 
 /// A count of transitions that is higher was written by another hand: changing hands once a second a Lease takes 34 years for it.
-/// Sidecars that saw such a term would refuse every other one, so it is never taken.
-const MOST_TERMS: u64 = 1 << 30;
+/// Sidecars that saw such a term would refuse every other one, so it is never taken: terms that get there rise no more.
+pub const MOST_TERMS: u64 = 1 << 30;
 
 /// The longest term that an operator takes: the most that `--lease-duration` accepts, in every version.
 pub const LONGEST: Duration = Duration::from_mins(5);
@@ -58,7 +58,7 @@ pub fn patience(written: Duration, known: Option<Duration>, ours: Duration) -> D
 /// What the process `me`, of the pod `pod`, does with the Lease; `seen` is nothing when there is none. The term
 /// that it holds is greater than `above`, which sidecars have told of or it held before.
 pub fn turn(me: &str, pod: &str, seen: Option<Seen<'_>>, above: u64) -> Turn {
-    let next = |held: u64| held.max(above).saturating_add(1);
+    let next = |held: u64| held.max(above).saturating_add(1).min(MOST_TERMS);
     let believed = |seen: Seen<'_>| if seen.transitions > MOST_TERMS { 0 } else { seen.transitions };
     match seen {
         None => Turn::Hold { term: if above == 0 { FIRST_TERM } else { next(0) } },
@@ -146,9 +146,20 @@ mod tests {
         // Who takes it over is told by sidecars how far it has to go.
         assert_eq!(turn("op-a_17", "op-a", Some(seen("", most, 0)), 0), Turn::Hold { term: 1 });
         assert_eq!(turn("op-a_17", "op-a", Some(seen("op-b_1", most, 0)), 0), Turn::Wait);
-        let far = 1 << 30;
+        let far = MOST_TERMS;
         assert_eq!(turn("op-a_17", "op-a", Some(seen("op-a_17", far, 0)), 6), Turn::Hold { term: far });
-        assert_eq!(turn("op-a_17", "op-a", Some(seen("", far, 0)), 6), Turn::Hold { term: far + 1 });
+        assert_eq!(turn("op-a_17", "op-a", Some(seen("", far, 0)), 6), Turn::Hold { term: far });
+        // What it takes it believes, with each renewal.
+        for (count, above) in [(far - 1, 6), (far, 6), (far, far), (1, far), (1, u64::MAX)] {
+            let Turn::Hold { term } = turn("op-a_17", "op-a", Some(seen("", count, 0)), above) else {
+                panic!("a free one is taken")
+            };
+            assert_eq!(term, far, "{count} {above}");
+            assert_eq!(
+                turn("op-a_17", "op-a", Some(seen("op-a_17", term, 0)), term - 1),
+                Turn::Hold { term }
+            );
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What a pool pod tells, and who holds its slots.
 
+use crate::lead::MOST_TERMS;
 use crate::server::build::CONTAINER;
 use crate::time::Moment;
 use berth_api::label::LEADER_LEASE;
@@ -68,8 +69,11 @@ pub struct Trouble {
 impl Trouble {
     /// The sidecar of `pod` has seen the term of an operator that there cannot have been, and refuses every other one.
     pub fn locked(pod: &str, term: u64) -> Self {
+        let reset = format!(", or set spec.leaseTransitions of the Lease {LEADER_LEASE:?} back to {term}");
+        // A count above that is not believed, whoever wrote it.
+        let reset = if term <= MOST_TERMS { reset } else { String::new() };
         let message = format!(
-            "pod {pod:?} refuses every operator: its sidecar has seen the term {term}, far above that of the Lease; delete the pod, or set spec.leaseTransitions of the Lease {LEADER_LEASE:?} back to {term}"
+            "pod {pod:?} refuses every operator: its sidecar has seen the term {term}, far above that of the Lease; delete the pod{reset}"
         );
         Self { reason: Reason::PoolStarting, message }
     }
@@ -281,6 +285,25 @@ mod tests {
             Occupancy::default(),
         );
         assert_eq!(read.trouble.unwrap().reason, Reason::Unschedulable);
+    }
+
+    #[test]
+    fn a_lease_is_to_be_set_back_only_to_a_count_that_is_believed() {
+        for (term, resets) in [(50_000, true), (MOST_TERMS, true), (MOST_TERMS + 1, false), (u64::MAX, false)]
+        {
+            let message = Trouble::locked("p", term).message;
+            assert!(message.contains("; delete the pod"), "{message}");
+            assert_eq!(message.ends_with(&format!("back to {term}")), resets, "{message}");
+            // The remedy works: who holds the Lease stays at the count that was written.
+            let seen = crate::lead::Seen {
+                holder: "op-a_1",
+                transitions: term,
+                duration: std::time::Duration::ZERO,
+                unchanged: std::time::Duration::ZERO,
+            };
+            let turn = crate::lead::turn("op-a_1", "op-a", Some(seen), 6);
+            assert_eq!(turn == crate::lead::Turn::Hold { term }, resets);
+        }
     }
 
     #[test]

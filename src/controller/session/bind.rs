@@ -145,10 +145,12 @@ impl Binder<'_> {
         step: impl FnOnce(&mut Book, &Observed<'_>, Option<Promise>) -> T,
     ) -> T {
         let Self { uid, server, ctx, .. } = self;
-        let reports: Vec<(String, SessionReport)> =
-            ctx.fleet.reports_of(uid).into_iter().map(|reported| (reported.pod, reported.report)).collect();
         ctx.slots.with(|book| {
             let mut pods = pool_pods(&server.namespace, &server.key.uid, ctx, book);
+            // After the pods: what a sidecar that has told everything reports is among them.
+            let reports = ctx.fleet.reports_of(uid).into_iter();
+            let reports: Vec<(String, SessionReport)> =
+                reports.map(|reported| (reported.pod, reported.report)).collect();
             let strays = self.strays.iter().filter(|stray| stray.server_uid == server.key.uid);
             let strays: Vec<_> =
                 strays.filter(|stray| pods.iter().all(|pod| pod.uid != stray.pod.uid)).collect();
@@ -294,10 +296,11 @@ impl Binder<'_> {
 pub mod tests {
     use super::*;
     use crate::fixture;
-    use crate::fleet::stand::{Stand, pod, until};
+    use crate::fleet::stand::{Stand, pod, report, until};
     use berth_api::label;
     use berth_plan::server::validate::accept;
     use berth_plan::session::validate::Refusal;
+    use berth_wire::SessionState;
     use serde_json::json;
 
     /// A sidecar at `address` whose pod is ready, and the server of that pod.
@@ -363,6 +366,33 @@ pub mod tests {
         assert!(note.contains("\"everything-x-0\"") && note.contains("delete the pod, or set"), "{note}");
         let trouble = ctx.slots.with(|book| pool_pods("demo", "server", &ctx, book)[0].trouble.clone());
         assert_eq!(trouble.unwrap().message, note);
+    }
+
+    #[tokio::test]
+    async fn a_sidecar_that_seems_to_have_told_everything_is_seen_with_all_that_it_reports() {
+        let (ctx, _stand, server) = stage("127.0.79.15").await;
+        let session = fixture::deleted_session(&json!({}));
+        let (uid, now) = ("77-session".to_owned(), ctx.clock.now());
+        let binder = Binder { session: &session, uid, server: &server, strays: &[], ctx: &ctx, now };
+        let look =
+            || binder.look(&[], |_, observed, _| (observed.pods[0].occupancy.synced, observed.reports.len()));
+        for _ in 0..100 {
+            ctx.fleet.tell("pod", false, &[]);
+            std::thread::scope(|scope| {
+                // The stream tells everything while a look that has begun waits for the book.
+                let looking = ctx.slots.with(|_| {
+                    let (sender, begun) = std::sync::mpsc::channel();
+                    let looking = scope.spawn(move || {
+                        sender.send(()).unwrap();
+                        look()
+                    });
+                    begun.recv().unwrap();
+                    ctx.fleet.tell("pod", true, &[report("77-session", SessionState::Idle)]);
+                    looking
+                });
+                assert_eq!(looking.join().unwrap(), (true, 1));
+            });
+        }
     }
 
     #[tokio::test]

@@ -68,6 +68,7 @@ mod tests {
     async fn a_server_that_was_taken_out_of_the_spec_loses_the_session_and_its_slot_is_free() {
         let (mut ctx, log) = context(accepts).await;
         let stand = Stand::start(&ctx.ca, "127.0.79.1", vec![]).await;
+        stand.hold("77-session");
         ctx.stores.pods = store_of(vec![pod("127.0.79.1")]);
         ctx.fleet.follow(&pod("127.0.79.1"));
         until("synced", || ctx.fleet.is_synced("pod")).await;
@@ -75,8 +76,17 @@ mod tests {
         let ended: Vec<String> = stand.ended().into_iter().map(|(uid, _)| uid).collect();
         assert_eq!(ended, ["77-session"]);
         assert_eq!(ctx.slots.promised_to("server", "pod"), Vec::<String>::new());
-        let servers = &log.take()[0].body[1]["value"]["servers"];
-        assert_eq!((servers[0]["name"].as_str(), servers.as_array().unwrap().len()), (Some("other"), 1));
+        let status = &log.take()[0].body[1]["value"];
+        let servers = status["servers"].as_array().unwrap();
+        assert_eq!((servers[0]["name"].as_str(), servers.len()), (Some("other"), 1));
+        assert_eq!(
+            status.get("unconfirmed"),
+            None,
+            "its sidecar has confirmed it, though its stream told nothing"
+        );
+        // Nobody is asked twice, whichever status the cache shows by then.
+        reconcile(Arc::new(session()), &ctx).await.unwrap();
+        assert_eq!(stand.ended(), []);
     }
 
     #[tokio::test]

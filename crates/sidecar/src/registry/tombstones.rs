@@ -4,8 +4,9 @@ use berth_wire::{Activity, EndReport, Generation, SessionReport, SessionState};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-/// Tombstones that a pod keeps, less than 300 KiB; the oldest go first. Whoever asks twice for an end does so within its bound, in
-/// which no pod ends so many others.
+/// Tombstones that a pod keeps, less than 300 KiB; the oldest go first. Who asks for an end again within its bound gets the same
+/// answer: no pod ends so many others meanwhile. An operator may ask later as well, when the whole session ends, in a pod that
+/// the session left without an answer: without the tombstone that pod has held nothing, and is told of as not confirmed.
 const MAX_TOMBSTONES: usize = 1_024;
 
 /// One ended session.

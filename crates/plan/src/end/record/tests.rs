@@ -1,7 +1,6 @@
 //! What is remembered of pods, through passes of several operators.
 
 use super::*;
-use crate::end::State;
 use berth_api::PodRef;
 use berth_wire::{Activity, EndPhase, Generation};
 use proptest::prelude::*;
@@ -105,6 +104,21 @@ fn the_list_keeps_its_order_and_does_not_grow_for_ever() {
 }
 
 #[test]
+fn where_there_is_no_room_those_that_are_lost_stay_before_those_that_may_still_tell() {
+    let named = |name: &str, n: usize, state| holding(&format!("{name}-{n:02}"), state);
+    let silent: Vec<Holding> = (0..MOST).map(|n| named("a", n, State::Silent)).collect();
+    let before = after(&[], &silent).unconfirmed;
+    assert_eq!(before.len(), MOST);
+    let restarted = Holding { restarted: true, ..named("b", 1, State::Unasked) };
+    let lost = [named("b", 0, State::Gone), restarted, named("b", 2, ended(Outcome::Unconfirmed))];
+    let stray = named("b", 3, State::Stray);
+    let all: Vec<Holding> = silent.into_iter().chain(lost).chain([stray]).collect();
+    let now = remembered(&after(&before, &all));
+    assert_eq!((now[0].as_str(), now[12].as_str()), ("a-00", "a-12"));
+    assert_eq!(now[13..], ["b-00", "b-01!", "b-02"]);
+}
+
+#[test]
 fn an_entry_that_waits_or_ends_names_no_pod_that_is_known_to_be_done() {
     for (state, names_it) in
         [(BindingState::Pending, false), (BindingState::Ending, false), (BindingState::Bound, true)]
@@ -164,7 +178,7 @@ fn any_state() -> impl Strategy<Value = State> {
 fn any_holdings() -> impl Strategy<Value = Vec<Holding>> {
     let pod = (any_state(), any::<bool>())
         .prop_map(|(state, restarted)| Holding { restarted, ..holding("", state) });
-    prop::collection::vec(pod, 0..12).prop_map(|pods| {
+    prop::collection::vec(pod, 0..3 * MOST).prop_map(|pods| {
         let named = |(n, pod): (usize, Holding)| {
             let pod_uid = if n == 0 { "now".into() } else { format!("pod-{n}") };
             Holding { pod_uid, ..pod }
@@ -174,7 +188,8 @@ fn any_holdings() -> impl Strategy<Value = Vec<Holding>> {
 }
 
 proptest! {
-    /// An operator that knows nothing but status tells no end as complete of which the one before it knew that it was not.
+    /// An operator that knows nothing but status tells no end as complete of which the one before it knew that it was not. Of a
+    /// pod for which there is no room it may hear yet, unless those that are lost fill all of it.
     #[test]
     fn whatever_is_not_confirmed_is_in_status(holdings in any_holdings()) {
         let status = after(&[], &holdings);
@@ -182,8 +197,15 @@ proptest! {
             status.unconfirmed.iter().any(|pod| pod.uid == uid)
                 || status.servers.iter().any(|entry| entry.pod_ref.as_ref().is_some_and(|pod| pod.uid == uid))
         };
+        let lost = |pod: &&UnconfirmedPod| {
+            !holdings.iter().any(|holding| holding.pod_uid == pod.uid && may_still_tell(holding))
+        };
+        let room_for_lost = MOST - status.unconfirmed.iter().filter(lost).count();
+        let room = MOST - status.unconfirmed.len();
         for holding in &holdings {
-            prop_assert!(holding.is_confirmed() || is_known(&holding.pod_uid), "{holding:?}");
+            let has_room = if may_still_tell(holding) { room > 0 } else { room_for_lost > 0 };
+            let is_told = holding.is_confirmed() || is_known(&holding.pod_uid);
+            prop_assert!(is_told || !has_room, "{holding:?}");
         }
         prop_assert_eq!(&after(&status.unconfirmed, &holdings).unconfirmed, &status.unconfirmed, "nothing moves");
     }
