@@ -106,8 +106,8 @@ async fn times_out(client: &McpClient, call: Value, span: Range<u64>) -> usize {
 async fn a_call_may_be_silent_for_its_timeout_and_with_progress_go_on_to_the_greatest_one() {
     in_namespace("timeouts", |namespace| async move {
         let probe = Probe::start(&namespace).await;
-        let timeouts =
-            json!({"timeouts": {"request": format!("{REQUEST}s"), "requestMax": format!("{REQUEST_MAX}s")}});
+        let [request, request_max] = [REQUEST, REQUEST_MAX].map(|seconds| format!("{seconds}s"));
+        let timeouts = json!({"timeouts": {"connect": "5s", "request": request, "requestMax": request_max}});
         mcp_server(&namespace, "probe", &probe.url(), timeouts).await;
         session(&namespace, "s", "alice", &["probe"]).await;
         let client = &client(&namespace, &namespace.token("alice").await).await;
