@@ -15,8 +15,8 @@ hack/build.sh
 RUSTFLAGS="-C target-feature=+crt-static" cargo build --locked --release --target "$TRIPLE" -p berth-bench-pair
 banner "images and install"
 hack/images.sh berth probe bench
-# One gateway holds all sessions and carries all calls; logs are what an install has, not what the tests want.
-BERTH_HELM_ARGS="--set gateway.replicas=1 --set log.level=info ${BERTH_HELM_ARGS:-}" hack/install.sh
+# One gateway holds all sessions and carries all calls, whoever scaled it before; logs are what an install has, not what the tests want.
+BERTH_HELM_ARGS="--force-conflicts --set gateway.replicas=1 --set log.level=info ${BERTH_HELM_ARGS:-}" hack/install.sh
 
 banner "bench"
 use_cluster
