@@ -7,7 +7,8 @@ fresh=$(mktemp -d)
 trap 'rm -rf "$fresh"' EXIT
 mkdir "$fresh/crds" "$fresh/templates"
 
-cargo run --quiet --locked -p berth-api --bin crds -- "$fresh/crds"
+cargo build --quiet --locked --workspace --bin crds
+"$OUT/debug/crds" "$fresh/crds"
 for crd in "$fresh"/crds/*.yaml; do
   # Uninstalling the chart must not delete the kinds: every session of the cluster would go with them.
   awk '{ print } /^metadata:$/ && !done { print "  annotations:\n    helm.sh/resource-policy: keep"; done = 1 }' \

@@ -14,10 +14,10 @@ log=$SCRATCH/test-$layer.log
 case $layer in
   unit)
     [[ $# -eq 0 ]] || die "the layer unit is run as a whole: use cargo test for a part of it"
-    arguments=(--workspace --exclude berth-e2e)
+    arguments=()
     ;;
-  api) arguments=(-p berth-e2e --test api -- "$@") ;;
-  e2e | install) arguments=(-p berth-e2e --test "$layer" -- --test-threads 1 ${BERTH_SOAK:+--nocapture} "$@") ;;
+  api) arguments=(--test api -- "$@") ;;
+  e2e | install) arguments=(--test "$layer" -- --test-threads 1 ${BERTH_SOAK:+--nocapture} "$@") ;;
   *) die "there is no layer $layer: use unit, api, e2e or install" ;;
 esac
 
@@ -45,10 +45,9 @@ if [[ $layer == e2e ]]; then
 fi
 
 code=0
-cargo test --locked --no-fail-fast "${arguments[@]}" 2>&1 | tee "$log" || code=$?
+# Always the whole workspace: a part of it would want the same dependencies with fewer features, built once more.
+cargo test --locked --no-fail-fast --workspace "${arguments[@]}" 2>&1 | tee "$log" || code=$?
 if [[ $layer == unit ]]; then
-  # Every interleaving of threads at what sessions share.
-  cargo test --locked -p berth-sidecar --features loom --lib interleavings 2>&1 | tee -a "$log" || code=$?
   (cd tests/cluster && go test -v ./internal/... 2>&1 | grep -v 'no test files') | tee -a "$log" || code=$?
 fi
 hack/totals.sh "$layer" "$log" || code=1

@@ -111,7 +111,7 @@ impl Metrics {
         );
         registry.register(
             "orphans_ended",
-            "Sessions that a sidecar held though their AgentSession was gone, and was told to end",
+            "Sessions that a sidecar held though their AgentSession was gone or in another pod, and was told to end",
             metrics.orphans.clone(),
         );
         registry.register("reconcile_panics", "Reconciles that ended in a panic", metrics.panics.clone());
@@ -147,7 +147,7 @@ impl Metrics {
         self.orphans.get()
     }
 
-    /// A sidecar was told to end a session whose object is gone.
+    /// A sidecar was told to end a session whose object is gone, or that has its slot in another pod.
     pub fn orphan_ended(&self) {
         self.orphans.inc();
     }

@@ -233,7 +233,7 @@ async fn serve_admin(
     cancel: CancellationToken,
 ) -> Result<tokio::task::JoinHandle<()>, Error> {
     let (listener, router) = (listen(address).await?, admin::router(registry, readiness));
-    Ok(tokio::spawn(serve::serve(listener, None, router, MAX_ADMIN_CONNECTIONS, cancel)))
+    Ok(tokio::spawn(serve::serve_latest(listener, router, MAX_ADMIN_CONNECTIONS, cancel)))
 }
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, Error> {

@@ -13,10 +13,12 @@ pub use network::Policies;
 
 use crate::context::Context;
 use crate::controller::requeue;
-use crate::{ca, controller::status};
+use crate::{api_error, ca, controller::status};
 use authorities::{Age, LOOK};
 use berth_api::McpServer;
+use berth_plan::pod::Trouble;
 use berth_plan::server::pool;
+use berth_plan::server::status::prepare_trouble;
 use berth_plan::server::validate::{ValidServer, validate};
 use berth_plan::time::{Moment, spread};
 use kube::ResourceExt;
@@ -50,6 +52,18 @@ pub enum Error {
     Status(#[from] status::Error),
 }
 
+impl Error {
+    /// What this means for a pool whose pods need what could not be had.
+    fn trouble(&self) -> Trouble {
+        let code = match self {
+            Self::Certificate(ca::Error::Api { source, .. })
+            | Self::Network(network::Error::Api { source, .. }) => api_error::code(source),
+            _ => None,
+        };
+        prepare_trouble(&self.to_string(), matches!(code, Some(403 | 422)))
+    }
+}
+
 /// One reconcile of `server`.
 pub async fn reconcile(server: &McpServer, ctx: &Context) -> Result<Action, Error> {
     if server.metadata.deletion_timestamp.is_some() {
@@ -67,13 +81,16 @@ pub async fn reconcile(server: &McpServer, ctx: &Context) -> Result<Action, Erro
         recall(&server.namespace().unwrap_or_default(), &uid, ctx).await;
         return Ok(requeue(&uid, Some(now.plus(spread(if unseen { LOOK } else { REFUSED }, &uid))), now));
     };
-    if !prepare(&valid, ctx, now).await? {
+    let prepared = prepare(&valid, ctx, now).await;
+    if matches!(prepared, Ok(false)) {
         return Ok(Action::await_change());
     }
     let plan = apply::decide(server, &valid, ctx, now);
-    let applied = apply::apply(&valid, &plan, ctx).await;
+    let unprepared = prepared.as_ref().err().map(Error::trouble);
+    let applied = apply::apply(&valid, &plan, unprepared, ctx).await;
     update_status::found(server, &valid, &plan, &applied, ctx, now).await?;
     wake(&plan, ctx);
+    prepared?;
     applied.result?;
     let settled = plan.create.is_empty() && plan.delete.is_empty() && plan.waiting == 0;
     let uid = &valid.key.uid;
@@ -133,6 +150,23 @@ mod tests {
 
     fn callers() -> berth_plan::server::network::Callers {
         berth_plan::server::network::Callers { namespace: "berth".into(), labels: [].into() }
+    }
+
+    /// A look at a server of which the API server refuses to write the policy or the certificate, and the requests but for Secrets.
+    async fn refused_look(kind: &'static str, code: u16) -> (Result<Action, Error>, Log) {
+        let no = move || failure(code, "Forbidden", "a policy says no");
+        let (ctx, log) = context(move |seen| match (&seen.method, seen.path.contains(kind)) {
+            (&Method::GET, _) => failure(404, "NotFound", "no"),
+            (&Method::PATCH, true) => no(),
+            (&Method::PATCH, false) => (200, json!(server("everything", &json!({})))),
+            _ => (201, seen.body.clone()),
+        })
+        .await;
+        let secrets = MemoryApi::default();
+        secrets.rule(move |method, path| (*method == Method::PATCH && path.contains(kind)).then(no));
+        let ca = ca::Ca::open(secrets.client(), "berth", ctx.clock.now()).await.unwrap();
+        let ctx = Context { ca, policies: Policies::new(Some(callers())), ..ctx };
+        (reconcile(&server("everything", &json!({})), &ctx).await, log)
     }
 
     /// Kinds of what was written, in that order. The fixture leaves Secrets out.
@@ -234,5 +268,25 @@ mod tests {
         let (result, log) = look(true, false).await;
         result.unwrap();
         assert_eq!(written(&log), ["networkpolicies"], "the attempt that was refused");
+    }
+
+    #[tokio::test]
+    async fn what_pods_need_and_cannot_have_is_said_in_status_and_tried_again() {
+        for (kind, code, reason) in [
+            ("networkpolicies", 403, "PodForbidden"),
+            ("secrets", 422, "PodForbidden"),
+            ("networkpolicies", 500, "PoolStarting"),
+        ] {
+            let (result, log) = refused_look(kind, code).await;
+            let error = result.unwrap_err().to_string();
+            assert!(error.contains("a policy says no"), "{kind}: {error}");
+            let seen = log.take();
+            let status = &seen.last().expect("status is written").body[1]["value"];
+            let conditions = status["conditions"].as_array().unwrap();
+            let ready = conditions.iter().find(|held| held["type"] == "Ready").unwrap();
+            assert_eq!((&ready["status"], &ready["reason"]), (&json!("False"), &json!(reason)), "{kind}");
+            assert!(ready["message"].as_str().unwrap().contains(&error), "{ready}");
+            assert!(seen.iter().all(|seen| !seen.path.contains("/pods")), "no pod is made without it");
+        }
     }
 }

@@ -5,6 +5,7 @@ mod dereference;
 mod end;
 mod finalizer;
 mod holdings;
+mod moved;
 mod removed;
 mod strays;
 mod update_status;
@@ -14,7 +15,7 @@ use crate::context::Context;
 use crate::controller::{look_again, requeue, status};
 use crate::event;
 use berth_api::AgentSession;
-use berth_plan::session::removed::next_look as after_removal;
+use berth_plan::session::removed::next_look as after_leaving;
 use berth_plan::session::status::next_look;
 use futures::future::join_all;
 use kube::ResourceExt;
@@ -82,11 +83,16 @@ pub async fn reconcile(session: Arc<AgentSession>, ctx: &Context) -> Result<Acti
     let bindings = dereference::bindings(&session, ctx).await;
     let binds = bindings.into_iter().map(|binding| bind::bind(&session, binding, &strays, ctx, now));
     let (outcomes, left) = futures::join!(join_all(binds), removed::leave(&session, &strays, ctx));
+    let behind = moved::leave(&session, &outcomes, &strays, ctx).await;
     // What was held before is known best when all who leave have been asked.
     let held = holdings::holdings(&session, &strays, ctx);
     update_status::update(&session, &outcomes, &left, &held, ctx, now).await?;
-    let looks =
-        [next_look(&session, &outcomes, now), after_removal(&left, now), strays::next_look(&strays, now)];
+    let looks = [
+        next_look(&session, &outcomes, now),
+        after_leaving(&left, now),
+        after_leaving(&behind, now),
+        strays::next_look(&strays, now),
+    ];
     Ok(requeue(&uid, looks.into_iter().flatten().min(), now))
 }
 

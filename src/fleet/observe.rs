@@ -48,7 +48,7 @@ impl Fleet {
     }
 
     /// A sidecar has told everything: `told` are the sessions that it knows. Who was promised a slot there and is not known is
-    /// looked at: the sidecar was restarted.
+    /// looked at: the sidecar was restarted. So is who is known and has its slot elsewhere by now: the pod was out of reach.
     pub(super) fn synced(&self, pod_uid: &str, told: &HashSet<String>) {
         let synced = self.with(|pods| {
             let sidecar = pods.get_mut(pod_uid)?;
@@ -71,7 +71,7 @@ impl Fleet {
                 }
             });
             let promised = self.shared.slots.promised_to(&server_uid, pod_uid);
-            for session in &promised {
+            for session in promised.iter().chain(told).collect::<HashSet<_>>() {
                 self.look_at(session);
             }
             self.shared.triggers.servers.fire(server);

@@ -5,7 +5,7 @@ use crate::fixture;
 use crate::fleet::stand::{Stand, pod, report, until};
 use berth_api::AgentSession;
 use berth_wire::{EndPhase, EndRequest, RefusalReason, SessionSpec, WatchLine};
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use serde_json::json;
 
 fn spec(uid: &str) -> SessionSpec {
@@ -69,6 +69,18 @@ async fn a_stream_that_ends_is_begun_anew_and_what_was_lost_is_looked_at() {
     assert!(ctx.fleet.has_lost("pod", "lost") && !ctx.fleet.has_lost("pod", "held"));
     ctx.fleet.forget("lost");
     assert!(!ctx.fleet.has_lost("pod", "lost"));
+}
+
+#[tokio::test]
+async fn a_session_that_went_elsewhere_is_looked_at_when_its_pod_is_back_though_nothing_changed_there() {
+    let (ctx, _stand) = stage("127.0.77.20").await;
+    ctx.slots.know(&session("held"));
+    ctx.slots.with(|book| book.promise("held", "server", "another-pod"));
+    let mut looks = Box::pin(ctx.triggers.sessions.stream());
+    ctx.fleet.reported("pod", &report("held", SessionState::Idle));
+    assert!(looks.next().now_or_never().is_none());
+    ctx.fleet.synced("pod", &HashSet::from(["held".to_owned()]));
+    assert_eq!(looks.next().now_or_never().flatten().unwrap().name, "held");
 }
 
 #[tokio::test]

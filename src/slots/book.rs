@@ -147,7 +147,11 @@ impl Book {
 
     /// Takes a promise back.
     pub fn release(&mut self, session_uid: &str, server_uid: &str) {
-        let before = self.promises.get_mut(server_uid).and_then(|promises| promises.remove(session_uid));
+        let Some(promises) = self.promises.get_mut(server_uid) else { return };
+        let before = promises.remove(session_uid);
+        if promises.is_empty() {
+            self.promises.remove(server_uid);
+        }
         self.note(session_uid, before.as_ref());
     }
 
@@ -212,5 +216,22 @@ impl Book {
         let in_pod = self.promises.values_mut().flatten().filter(|(_, promise)| promise.pod == pod_uid);
         let confirmed = in_pod.filter_map(|(session, promise)| promise.sent.take().map(|_| session));
         self.changed.extend(confirmed.cloned());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_whose_last_promise_is_taken_back_leaves_nothing() {
+        let mut book = Book::default();
+        for session in ["a", "b"] {
+            book.promise(session, "server", "pod");
+        }
+        book.release("a", "server");
+        assert!(book.promise_of("b", "server").is_some());
+        book.release("b", "server");
+        assert!(book.promises.is_empty());
     }
 }

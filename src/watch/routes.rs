@@ -5,8 +5,10 @@ use crate::fleet::Fleet;
 use crate::slots::Slots;
 use crate::watch::{Change, Stores};
 use berth_api::{AgentSession, McpServer, ServerBinding, label};
+use berth_plan::pod::Trouble;
 use berth_plan::server::authorities::names_secret;
 use berth_plan::server::build;
+use berth_plan::server::status::trouble;
 use berth_plan::server::validate::secret_ref;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::runtime::reflector::ObjectRef;
@@ -27,6 +29,13 @@ pub struct Routes {
     pub fleet: Fleet,
 }
 
+/// What was seen of a server before.
+pub struct Seen {
+    generation: Option<i64>,
+    /// What its status last said is wrong with its pool.
+    trouble: Option<Trouble>,
+}
+
 impl Routes {
     /// A session changed: it is looked at, and so are its servers, whose demand may have changed.
     pub fn session(&self, change: &Change<AgentSession>) {
@@ -42,21 +51,31 @@ impl Routes {
         self.triggers.sessions.fire(ObjectRef::from_obj(&**session));
     }
 
-    /// A server changed: it is looked at, and so are its sessions when its spec changed or it is gone. `seen` holds the
-    /// generations that were seen before, since status writes must not concern all sessions.
-    pub fn server(&self, change: &Change<McpServer>, seen: &mut HashMap<ObjectRef<McpServer>, Option<i64>>) {
+    /// A server changed: it is looked at, and so are its sessions when its spec changed or it is gone, and those that wait when
+    /// another trouble of its pool concerns them. `seen` holds what was seen before, since status writes must not concern all
+    /// sessions.
+    pub fn server(&self, change: &Change<McpServer>, seen: &mut HashMap<ObjectRef<McpServer>, Seen>) {
         let (Change::Seen(server) | Change::Gone(server)) = change;
         let object = ObjectRef::from_obj(&**server);
-        let generation = server.metadata.generation;
-        let changed = match change {
-            Change::Seen(_) => seen.insert(object.clone(), generation) != Some(generation),
-            Change::Gone(_) => {
-                seen.remove(&object);
-                true
+        let (namespace, name) = (server.namespace().unwrap_or_default(), server.name_any());
+        let before = seen.remove(&object);
+        if matches!(change, Change::Seen(_)) {
+            let (generation, trouble) = (server.metadata.generation, trouble(server));
+            let is_new = trouble.is_some() && before.as_ref().is_none_or(|before| before.trouble != trouble);
+            let changed = before.as_ref().is_none_or(|before| before.generation != generation);
+            // One that comes and goes with the last free slot is told once.
+            let trouble = trouble.or_else(|| before.and_then(|before| before.trouble));
+            seen.insert(object.clone(), Seen { generation, trouble });
+            let server_uid = server.uid().unwrap_or_default();
+            let waits = |session: &AgentSession| {
+                let uid = session.uid().unwrap_or_default();
+                self.slots.with(|book| book.promise_of(&uid, &server_uid).is_none())
+            };
+            if changed || is_new {
+                self.sessions_of(&namespace, &name, |session| changed || waits(session));
             }
-        };
-        if changed {
-            self.sessions_of(&server.namespace().unwrap_or_default(), &server.name_any());
+        } else {
+            self.sessions_of(&namespace, &name, |_| true);
         }
         self.triggers.servers.fire(object);
     }
@@ -111,7 +130,7 @@ impl Routes {
         };
         for server in self.stores.servers.state_filter(uses) {
             self.triggers.servers.fire(ObjectRef::from_obj(&*server));
-            self.sessions_of(&namespace, &server.name_any());
+            self.sessions_of(&namespace, &server.name_any(), |_| true);
         }
         let names = |binding: &ServerBinding| {
             binding.credential.as_ref().is_some_and(|credential| credential.secret_key_ref.name == name)
@@ -127,10 +146,12 @@ impl Routes {
         }
     }
 
-    fn sessions_of(&self, namespace: &str, server: &str) {
+    /// Asks for a look at the sessions that name a server, and that it `concerns`.
+    fn sessions_of(&self, namespace: &str, server: &str, concerns: impl Fn(&AgentSession) -> bool) {
         let uses = |session: &AgentSession| {
             session.namespace().as_deref() == Some(namespace)
                 && session.spec.servers.iter().any(|binding| binding.name == server)
+                && concerns(session)
         };
         for session in self.stores.sessions.state_filter(uses) {
             self.triggers.sessions.fire(ObjectRef::from_obj(&*session));
@@ -241,6 +262,36 @@ mod tests {
             routes.server(&change, &mut seen);
             assert_eq!(fired(&ctx.triggers.sessions), names(["demo/of-it"]));
         }
+    }
+
+    #[tokio::test]
+    async fn those_who_wait_are_told_of_a_trouble_of_the_pool_once_and_of_another_one_anew() {
+        let (ctx, _) = context(|_| failure(404, "NotFound", "no")).await;
+        let mut stores = ctx.stores.clone();
+        let mut holds = session("demo", "holds", "everything", None);
+        holds.metadata.uid = Some("holds".into());
+        stores.sessions = store_of(vec![session("demo", "waits", "everything", None), holds]);
+        ctx.slots.with(|book| book.promise("holds", "server", "pod"));
+        let (triggers, slots, fleet) = (ctx.triggers.clone(), ctx.slots.clone(), ctx.fleet.clone());
+        let (routes, mut seen) = (Routes { stores, triggers, slots, fleet }, HashMap::new());
+        let mut told = |status: &str, reason: &str, message: &str| {
+            let mut server = server("everything", &json!({}));
+            let ready = json!({"type": "Ready", "status": status, "reason": reason, "message": message,
+                "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 3});
+            let whole =
+                json!({"conditions": [ready], "pods": 0, "readyPods": 0, "sessions": 0, "freeSlots": 0});
+            server.status = serde_json::from_value(whole).unwrap();
+            routes.server(&Change::Seen(Arc::new(server)), &mut seen);
+            fired(&ctx.triggers.sessions)
+        };
+        assert_eq!(told("False", "PoolStarting", "").len(), 2, "it is new");
+        assert_eq!(told("False", "QuotaExceeded", "q"), names(["demo/waits"]));
+        for (status, reason) in
+            [("False", "QuotaExceeded"), ("True", "PoolReady"), ("False", "QuotaExceeded")]
+        {
+            assert_eq!(told(status, reason, "q"), names([]), "{reason}");
+        }
+        assert_eq!(told("False", "Unschedulable", "0/1 nodes"), names(["demo/waits"]));
     }
 
     #[tokio::test]

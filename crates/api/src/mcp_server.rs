@@ -82,10 +82,10 @@ pub enum TransportType {
 )]
 pub struct HttpTransport {
     /// The MCP endpoint, for example `http://everything.demo.svc:3001/mcp`. Credentials do not belong here: use `auth`.
-    #[schemars(length(min = 10, max = 2048))]
+    #[schemars(length(min = 8, max = 2048))]
     #[x_kube(
-        validation = Rule::new("self.matches('^https?://([^]/?#@: \\\\[]+|\\\\[[0-9A-Fa-f:.]+\\\\])(:[0-9]{1,5})?([/?][^# ]*)?$')")
-            .message("transport.http.url must be an absolute http:// or https:// URL with a host, an optional numeric port, and no user information, spaces or fragment")
+        validation = Rule::new(URL)
+            .message("transport.http.url must be an absolute http:// or https:// URL with a host of ASCII letters (others as punycode), an optional numeric port from 1 to 65535, and no user information, fragment, spaces or characters that a URL must escape")
     )]
     pub url: String,
     /// How the upstream's certificate is checked. Unset means: by the public authorities, against the host of the URL.
@@ -168,8 +168,18 @@ pub struct SessionAuth {
     pub scheme: String,
 }
 
+/// Rule of a URL that a sidecar can dial. A host whose last label is a number must be an IPv4 address (WHATWG URL, section 3.5).
+const URL: &str = concat!(
+    "self.matches('^https?://(",
+    "((25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])[.]){3}(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])",
+    "|([A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?[.])*[A-Za-z_]([A-Za-z0-9_-]*[A-Za-z0-9_])?[.]?",
+    "|[[][0-9A-Fa-f:.]+[]]",
+    ")(:([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?",
+    "([/?][]![$-;=?-Z_a-z~]*)?$')",
+);
+
 /// Rule of a header that neither HTTP nor MCP itself sets.
-const FREE_HEADER: &str = "!(self.lowerAscii() in ['accept', 'connection', 'content-length', 'content-type', 'host', 'last-event-id', 'mcp-protocol-version', 'mcp-session-id', 'te', 'trailer', 'transfer-encoding', 'upgrade'])";
+const FREE_HEADER: &str = "!(self.lowerAscii() in ['accept', 'accept-encoding', 'connection', 'content-encoding', 'content-length', 'content-type', 'date', 'expect', 'host', 'keep-alive', 'last-event-id', 'mcp-method', 'mcp-name', 'mcp-protocol-version', 'mcp-session-id', 'proxy-connection', 'te', 'trailer', 'transfer-encoding', 'upgrade'])";
 
 fn authorization() -> String {
     "Authorization".to_owned()

@@ -6,12 +6,15 @@ use crate::metrics::{Kind, Running};
 use crate::respond::Refusal;
 use axum::body::Body;
 use axum::response::Response;
+use berth_mcp::header::is_media_type;
 use berth_net::metrics::Held;
 use bytes::Bytes;
 use http::header;
 use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::BodyExt;
+use std::error::Error;
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::sync::OwnedSemaphorePermit;
@@ -20,7 +23,8 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 /// Reads a request's body; it counts towards the process's budget until it is dropped.
 ///
 /// # Errors
-/// [`Refusal::BodyTooLarge`] as soon as that is known, [`Refusal::BodyIncomplete`], [`Refusal::Busy`].
+/// [`Refusal::BodyTooLarge`] as soon as that is known, [`Refusal::BodyIncomplete`], [`Refusal::BodyMalformed`],
+/// [`Refusal::Busy`].
 pub async fn read(body: Body, gateway: &Gateway) -> Result<Bytes, Refusal> {
     let Settings { body_max: limit, body_wait, .. } = gateway.settings;
     if body.size_hint().lower() > limit as u64 {
@@ -35,7 +39,7 @@ async fn collect(mut body: Body, limit: usize, share: Share) -> Result<Bytes, Re
     let mut read = Whole { bytes: Vec::new(), share };
     while let Some(frame) = body.frame().await {
         // What is no data is a trailer, which nobody reads.
-        let Ok(data) = frame.map_err(|_| Refusal::BodyIncomplete)?.into_data() else { continue };
+        let Ok(data) = frame.map_err(|error| unread(&error))?.into_data() else { continue };
         if data.len() > limit.saturating_sub(read.bytes.len()) {
             return Err(Refusal::BodyTooLarge { limit });
         }
@@ -43,6 +47,16 @@ async fn collect(mut body: Body, limit: usize, share: Share) -> Result<Bytes, Re
         read.bytes.extend_from_slice(&data);
     }
     Ok(Bytes::from_owner(read))
+}
+
+/// Why a body could not be read on.
+fn unread(error: &(dyn Error + 'static)) -> Refusal {
+    match (error.downcast_ref().map(io::Error::kind), error.source()) {
+        // So hyper tells of chunks that are none.
+        (Some(io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData), _) => Refusal::BodyMalformed,
+        (_, Some(source)) => unread(source),
+        (_, None) => Refusal::BodyIncomplete,
+    }
 }
 
 /// A body with its share of the budget: the share is given back with the last clone of the bytes.
@@ -72,7 +86,7 @@ pub fn relay(response: Response, kind: Kind, call: Call, gateway: &Gateway) -> R
         .headers()
         .get(header::CONTENT_TYPE)
         .and_then(|value| value.to_str().ok())
-        .is_some_and(|value| value.starts_with("text/event-stream"));
+        .is_some_and(|value| is_media_type(value, "text/event-stream"));
     let stream = is_stream.then(|| gateway.metrics.stream());
     // A call's answer goes on as long as it may, and is then broken off so that nobody takes it for whole.
     let last = if kind == Kind::Get { Last::End } else { Last::Break };

@@ -19,6 +19,7 @@ use bytes::Bytes;
 use http::{Method, Uri};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::sync::OwnedSemaphorePermit;
 
 /// A gateway to be served: every path is read by [`path::parse`].
 #[derive(Clone)]
@@ -34,11 +35,7 @@ async fn handle(gateway: &Gateway, request: Request) -> Response {
     let started = Instant::now();
     let (kind, uri) = (Kind::of(request.method()), request.uri().clone());
     let mut running = gateway.metrics.begin(kind);
-    let answered = match gateway.calls.clone().try_acquire_owned() {
-        Ok(place) => relay(gateway, request, kind).await.map(|response| (response, place)),
-        Err(_) => Err(Refusal::TooManyCalls.into()),
-    };
-    let (response, place) = match answered {
+    let (response, place) = match relay(gateway, request, kind).await {
         Ok((response, place)) => (response, Some(place)),
         Err(refused) => (refused.into_response(), None),
     };
@@ -61,8 +58,13 @@ fn log(uri: &Uri, kind: Kind, response: &Response, relayed: bool, elapsed: Durat
     }
 }
 
-/// Who may not call learns nothing but that: everything before the body is read costs the caller only its head.
-async fn relay(gateway: &Gateway, request: Request, kind: Kind) -> Result<Response, Refused> {
+/// The answer, with the place of its call. Who may not call learns nothing but that, and takes no place from those who may:
+/// everything before the body is read costs the caller only its head.
+async fn relay(
+    gateway: &Gateway,
+    request: Request,
+    kind: Kind,
+) -> Result<(Response, OwnedSemaphorePermit), Refused> {
     let (head, body) = request.into_parts();
     header::check_size(&head.headers)?;
     origin::check(&head.uri, &head.headers, &gateway.settings)?;
@@ -73,6 +75,7 @@ async fn relay(gateway: &Gateway, request: Request, kind: Kind) -> Result<Respon
         (_, Parsed::Session(path)) => Some(path),
     };
     let caller = gateway.authenticator.authenticate(&head.headers).await?;
+    let place = gateway.calls.clone().try_acquire_owned().map_err(|_| Refusal::TooManyCalls)?;
     let path = path.ok_or(Refusal::SessionNotFound)?;
     let (key, user, since) = (path.key(), &*caller.user, Instant::now());
     let mut ask = Ask { path: &path, key, kind, user, may_connect: false, since };
@@ -82,7 +85,8 @@ async fn relay(gateway: &Gateway, request: Request, kind: Kind) -> Result<Respon
     }
     let body = read(gateway, &head.method, body).await?;
     let call = Call { method: head.method, headers: header::for_sidecar(&head.headers), body };
-    forward::forward(gateway, &ask, &call).await.map_err(|refusal| refusal.of(path.server, &call.body))
+    let response = forward::forward(gateway, &ask, &call).await;
+    response.map(|response| (response, place)).map_err(|refusal| refusal.of(path.server, &call.body))
 }
 
 /// Only a POST carries something on.

@@ -84,6 +84,9 @@ pub enum Refusal {
     /// The body did not come to its end.
     #[error("the request's body did not arrive")]
     BodyIncomplete,
+    /// The body is framed wrongly.
+    #[error("the request's body is no valid chunked body (RFC 9112, section 7.1)")]
+    BodyMalformed,
     /// The call was sent and no answer came: it may have been acted on, so it is not sent again.
     #[error("the connection to the session was lost before an answer; the outcome of the call is unknown")]
     OutcomeUnknown,
@@ -106,6 +109,7 @@ impl Refusal {
             Self::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyIncomplete => StatusCode::REQUEST_TIMEOUT,
+            Self::BodyMalformed => StatusCode::BAD_REQUEST,
             Self::OutcomeUnknown => StatusCode::BAD_GATEWAY,
         }
     }
@@ -121,7 +125,8 @@ impl Refusal {
             | Self::ForbiddenHost
             | Self::NoToken
             | Self::BadToken
-            | Self::BodyIncomplete => error::INVALID_REQUEST,
+            | Self::BodyIncomplete
+            | Self::BodyMalformed => error::INVALID_REQUEST,
             Self::ReviewUnavailable | Self::Starting | Self::Ending => error::INTERNAL,
             Self::NotPlaced { .. } | Self::Blocked { .. } => error::UPSTREAM_TROUBLE,
             Self::TooManyCalls | Self::Busy => error::LIMIT_REACHED,
@@ -155,6 +160,7 @@ impl Refusal {
             Self::TooManyCalls | Self::Busy => Some("Busy"),
             Self::HeadTooLarge | Self::BodyTooLarge { .. } => Some("TooLarge"),
             Self::BodyIncomplete => Some("BodyIncomplete"),
+            Self::BodyMalformed => Some("BodyMalformed"),
             Self::OutcomeUnknown => Some("OutcomeUnknown"),
         }
     }

@@ -13,7 +13,7 @@ use crate::watch;
 use berth_net::admin::{self, Readiness};
 use berth_net::client::PeerClient;
 use berth_net::identity::Identity;
-use berth_net::serve::{serve, serve_and_drain};
+use berth_net::serve::{serve_and_drain, serve_latest};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use kube::{Client, Config};
@@ -194,7 +194,7 @@ async fn serve_admin(
     let listener = listen(args.admin_listen).await?;
     let end = CancellationToken::new();
     let app = admin::router(Arc::new(registry), readiness);
-    tokio::spawn(serve(listener, None, app, ADMIN_CONNECTIONS, end.clone()));
+    tokio::spawn(serve_latest(listener, app, ADMIN_CONNECTIONS, end.clone()));
     Ok(end)
 }
 

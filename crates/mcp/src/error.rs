@@ -34,6 +34,18 @@ pub const TOO_LARGE: i32 = -32054;
 /// Too much is asked at once; the text names the limit.
 pub const LIMIT_REACHED: i32 = -32055;
 
+/// The reason in `data.reason` of an error of `code` that names no other.
+fn usual_reason(code: i32) -> Option<&'static str> {
+    match code {
+        OUTCOME_UNKNOWN => Some("OutcomeUnknown"),
+        CANCELLED => Some("Cancelled"),
+        TIMED_OUT => Some("TimedOut"),
+        TOO_LARGE => Some("TooLarge"),
+        LIMIT_REACHED => Some("Busy"),
+        _ => None,
+    }
+}
+
 /// A JSON-RPC error to be rendered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ErrorBody {
@@ -57,7 +69,7 @@ impl ErrorBody {
         self
     }
 
-    /// Names the reason in `data.reason`; one of the API's reasons.
+    /// Names the reason in `data.reason`; one of the API's reasons. Codes of Berth's own that have one meaning need none.
     #[must_use]
     pub fn reason(mut self, reason: &'static str) -> Self {
         self.reason = Some(reason);
@@ -81,7 +93,7 @@ impl ErrorBody {
         let id = id.and_then(|raw| serde_json::from_str::<&RawValue>(raw).ok()).unwrap_or(RawValue::NULL);
         let data = Data {
             server: self.server.as_deref(),
-            reason: self.reason,
+            reason: self.reason.or_else(|| usual_reason(self.code)),
             retry_after_millis: self.retry_after_millis,
         };
         let data = (data != Data::default()).then_some(data);
@@ -142,6 +154,25 @@ mod tests {
             body.render(Some("1")),
             r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32050,"message":"down","data":{"reason":"RateLimited","retryAfterMillis":1500}}}"#
         );
+    }
+
+    #[test]
+    fn an_error_of_one_meaning_says_its_reason_itself() {
+        let told = |body: ErrorBody| {
+            let read: serde_json::Value = serde_json::from_str(&body.render(None)).unwrap();
+            read["error"]["data"]["reason"].clone()
+        };
+        for (code, reason) in [
+            (OUTCOME_UNKNOWN, "OutcomeUnknown"),
+            (CANCELLED, "Cancelled"),
+            (TIMED_OUT, "TimedOut"),
+            (TOO_LARGE, "TooLarge"),
+            (LIMIT_REACHED, "Busy"),
+        ] {
+            assert_eq!(told(ErrorBody::new(code, "x").server("a")), reason);
+            assert_eq!(told(ErrorBody::new(code, "x").reason("Other")), "Other");
+        }
+        assert!(told(ErrorBody::new(SESSION_UNKNOWN, "x").server("a")).is_null());
     }
 
     #[test]

@@ -17,6 +17,6 @@ pub mod process;
 pub mod runtime;
 pub mod serve;
 pub mod shutdown;
-mod socket;
+pub mod socket;
 pub mod telemetry;
 pub mod watch;

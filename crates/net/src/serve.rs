@@ -11,12 +11,14 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
@@ -46,8 +48,8 @@ impl App for Router {
     }
 }
 
-/// Serves `app` on `listener` until `cancel`; with an identity, over mutual TLS. At most `max_connections` are open at once; more wait to be accepted. Returns when all are closed, or
-/// [`DRAIN_TIMEOUT`] after `cancel`.
+/// Serves `app` on `listener` until `cancel`; with an identity, over mutual TLS. At most `max_connections` are open at once;
+/// more wait to be accepted. Returns when all are closed, or [`DRAIN_TIMEOUT`] after `cancel`.
 pub async fn serve(
     listener: TcpListener,
     identity: Option<Identity>,
@@ -70,31 +72,63 @@ pub async fn serve_and_drain(
     let slots = Arc::new(Semaphore::new(max_connections));
     let graceful = GracefulShutdown::new();
     loop {
+        let accepted = async {
+            let slot = slots.clone().acquire_owned().await.ok()?;
+            Some((accept(&listener).await?, slot))
+        };
         let accepted = tokio::select! {
             () = cancel.cancelled() => break,
-            accepted = accept(&listener, &slots) => accepted,
+            accepted = accepted => accepted,
         };
         let Some((stream, slot)) = accepted else { continue };
-        let connection = Connection { app: app.clone(), watcher: graceful.watcher(), _slot: slot };
-        match identity.clone() {
-            Some(identity) => tokio::spawn(connection.run_tls(stream, identity)),
-            None => tokio::spawn(connection.run_plain(stream)),
-        };
+        let (app, watcher, identity) = (app.clone(), graceful.watcher(), identity.clone());
+        tokio::spawn(async move {
+            let _slot = slot;
+            match identity {
+                Some(identity) => run_tls(stream, identity, app, watcher).await,
+                None => run_http(stream, None, app, watcher).await,
+            }
+        });
     }
     drop(listener);
     if tokio::time::timeout(drain, graceful.shutdown()).await.is_err() {
-        tracing::warn!("connections still open after the drain timeout are cut");
+        tracing::warn!("connections are still open after the drain timeout, and end with the process");
     }
 }
 
-async fn accept(listener: &TcpListener, slots: &Arc<Semaphore>) -> Option<(TcpStream, OwnedSemaphorePermit)> {
-    let slot = slots.clone().acquire_owned().await.ok()?;
+/// Serves `app` on `listener` over plain TCP until `cancel`, to whoever comes: nobody waits, but of more than `max_connections`
+/// the oldest is cut. So clients that open connections and are silent keep no probe of the kubelet out, which would end the
+/// process. For answers that are short.
+pub async fn serve_latest(
+    listener: TcpListener,
+    app: impl App,
+    max_connections: usize,
+    cancel: CancellationToken,
+) {
+    let graceful = GracefulShutdown::new();
+    let mut latest: VecDeque<AbortHandle> = VecDeque::with_capacity(max_connections);
+    loop {
+        let accepted = tokio::select! {
+            () = cancel.cancelled() => break,
+            accepted = accept(&listener) => accepted,
+        };
+        let Some(stream) = accepted else { continue };
+        if latest.len() >= max_connections {
+            latest.pop_front().inspect(AbortHandle::abort);
+        }
+        let connection = run_http(stream, None, app.clone(), graceful.watcher());
+        latest.push_back(tokio::spawn(connection).abort_handle());
+    }
+    latest.iter().for_each(AbortHandle::abort);
+}
+
+async fn accept(listener: &TcpListener) -> Option<TcpStream> {
     match listener.accept().await {
         Ok((stream, _)) => {
             if let Err(error) = socket::tune(&stream, End::Accepted) {
                 tracing::debug!(%error, "a socket without its options is used as it is");
             }
-            Some((stream, slot))
+            Some(stream)
         }
         Err(error) => {
             tracing::warn!(%error, "cannot accept a connection");
@@ -104,45 +138,31 @@ async fn accept(listener: &TcpListener, slots: &Arc<Semaphore>) -> Option<(TcpSt
     }
 }
 
-/// One accepted connection; its slot is free again when it is dropped.
-struct Connection<A> {
-    app: A,
-    watcher: Watcher,
-    _slot: OwnedSemaphorePermit,
+async fn run_tls(stream: TcpStream, identity: Identity, app: impl App, watcher: Watcher) {
+    let handshake = TlsAcceptor::from(identity.server_config()).accept(stream);
+    let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake refused"),
+        Err(_) => return tracing::debug!("TLS handshake timed out"),
+    };
+    let peer = Peer::from_chain(stream.get_ref().1.peer_certificates());
+    run_http(stream, Some(peer), app, watcher).await;
 }
 
-impl<A: App> Connection<A> {
-    async fn run_plain(self, stream: TcpStream) {
-        self.run_http(stream, None).await;
-    }
-
-    async fn run_tls(self, stream: TcpStream, identity: Identity) {
-        let handshake = TlsAcceptor::from(identity.server_config()).accept(stream);
-        let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake refused"),
-            Err(_) => return tracing::debug!("TLS handshake timed out"),
-        };
-        let peer = Peer::from_chain(stream.get_ref().1.peer_certificates());
-        self.run_http(stream, Some(peer)).await;
-    }
-
-    async fn run_http<S>(self, stream: S, peer: Option<Peer>)
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let mut builder = hyper::server::conn::http1::Builder::new();
-        builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-        let app = self.app;
-        let service = service_fn(move |request: http::Request<Incoming>| {
-            let app = app.clone();
-            // In a box, as a connection that waits for a request has no need of the room that answering one takes.
-            Box::pin(async move { Ok::<_, Infallible>(app.answer(peer, request.map(Body::new)).await) })
-        });
-        let served = builder.serve_connection(TokioIo::new(stream), service);
-        if let Err(error) = self.watcher.watch(served).await {
-            tracing::debug!(%error, "connection ended early");
-        }
+async fn run_http<S>(stream: S, peer: Option<Peer>, app: impl App, watcher: Watcher)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut builder = hyper::server::conn::http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+    let service = service_fn(move |request: http::Request<Incoming>| {
+        let app = app.clone();
+        // In a box, as a connection that waits for a request has no need of the room that answering one takes.
+        Box::pin(async move { Ok::<_, Infallible>(app.answer(peer, request.map(Body::new)).await) })
+    });
+    let served = builder.serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = watcher.watch(served).await {
+        tracing::debug!(%error, "connection ended early");
     }
 }
 
@@ -150,14 +170,41 @@ impl<A: App> Connection<A> {
 mod tests {
     use super::*;
     use crate::socket::tests::assert_tuned;
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     #[tokio::test]
     async fn an_accepted_socket_notices_a_peer_that_vanished() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let slots = Arc::new(Semaphore::new(1));
-        let (dialled, accepted) = tokio::join!(TcpStream::connect(address), accept(&listener, &slots));
-        let (_dialled, (stream, _slot)) = (dialled.unwrap(), accepted.unwrap());
+        let (dialled, accepted) = tokio::join!(TcpStream::connect(address), accept(&listener));
+        let (_dialled, stream) = (dialled.unwrap(), accepted.unwrap());
         assert_tuned(&stream, End::Accepted);
+    }
+
+    #[tokio::test]
+    async fn silent_connections_keep_nobody_out_of_what_serves_the_latest() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (app, cancel) = (Router::new().route("/livez", get(|| async { "ok" })), CancellationToken::new());
+        let server = tokio::spawn(serve_latest(listener, app, 4, cancel.clone()));
+        let mut silent = Vec::new();
+        for _ in 0..12 {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        let mut probe = TcpStream::connect(address).await.unwrap();
+        let asked = b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        probe.write_all(asked).await.unwrap();
+        let mut answer = String::new();
+        probe.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with("ok"), "{answer}");
+        // The oldest were cut, the latest were not.
+        assert_eq!(silent[0].read(&mut [0]).await.unwrap_or(0), 0);
+        assert!(
+            silent[11].try_read(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+        );
+        cancel.cancel();
+        server.await.unwrap();
+        assert_eq!(silent[11].read(&mut [0]).await.unwrap_or(0), 0, "cut at the end");
     }
 }

@@ -1,4 +1,4 @@
-//! Options of every TCP socket between Berth's parts and towards clients.
+//! Options of every TCP socket: between Berth's parts, towards clients and towards upstreams.
 
 use socket2::{SockRef, TcpKeepalive};
 use std::io;
@@ -14,26 +14,31 @@ const KEEPALIVE_PROBES: u32 = 2;
 
 /// Which end of a connection a socket is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub enum End {
     /// It sends requests, which the other end always reads at once.
     Dialled,
+    /// It sends requests to a server that is not ours, which may read them slowly.
+    Upstream,
     /// It sends answers, which a client may read slowly.
     Accepted,
 }
 
 impl End {
-    /// How long bytes may stay unacknowledged. Linux counts the time in which a peer reads nothing too, so the end that serves
-    /// slow readers is more patient.
+    /// How long bytes may stay unacknowledged. Linux counts the time in which a peer reads nothing too, so the ends that have
+    /// slow readers are more patient.
     const fn user_timeout(self) -> Duration {
         match self {
             Self::Dialled => Duration::from_secs(20),
-            Self::Accepted => Duration::from_mins(1),
+            Self::Upstream | Self::Accepted => Duration::from_mins(1),
         }
     }
 }
 
 /// Sets the options: no delay, and an end in bounded time when the peer's node vanished without a word.
-pub(crate) fn tune(stream: &TcpStream, end: End) -> io::Result<()> {
+///
+/// # Errors
+/// What the system says to an option that it does not take.
+pub fn tune(stream: &TcpStream, end: End) -> io::Result<()> {
     // Messages are small and awaited: waiting to fill a segment only adds delay.
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
@@ -50,6 +55,7 @@ pub(crate) fn tune(stream: &TcpStream, end: End) -> io::Result<()> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use tokio::net::TcpListener;
 
     /// Asserts that the system has the options of [`tune`] for `stream`.
     pub(crate) fn assert_tuned(stream: &TcpStream, end: End) {
@@ -59,5 +65,14 @@ pub(crate) mod tests {
         assert_eq!(socket.tcp_keepalive_interval().unwrap(), KEEPALIVE_INTERVAL);
         assert_eq!(socket.tcp_keepalive_retries().unwrap(), KEEPALIVE_PROBES);
         assert_eq!(socket.tcp_user_timeout().unwrap(), Some(end.user_timeout()));
+    }
+
+    #[tokio::test]
+    async fn an_upstream_that_vanished_is_noticed_and_one_that_reads_slowly_is_waited_for() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        tune(&stream, End::Upstream).unwrap();
+        assert_tuned(&stream, End::Upstream);
+        assert!(End::Upstream.user_timeout() > End::Dialled.user_timeout());
     }
 }

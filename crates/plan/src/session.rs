@@ -2,6 +2,7 @@
 
 pub mod build;
 pub mod clocks;
+pub mod moved;
 pub mod place;
 pub mod removed;
 pub mod status;

@@ -3,13 +3,12 @@
 use crate::budget::Budget;
 use crate::metrics::Metrics;
 use crate::session::{Gate, Key, Shared};
-use crate::sync;
 use crate::upstream::Dialer;
 use berth_net::feed::Feed;
 use berth_wire::{
     Generation, Header, Limits, OnStateLost, ServerKey, SessionSpec, Subject, Timeouts, Upstream,
 };
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use tokio_util::task::TaskTracker;
 
 /// What the sidecar serves.
@@ -50,7 +49,7 @@ pub(crate) fn shared() -> Arc<Shared> {
     let random = rustls::crypto::ring::default_provider().secure_random;
     Arc::new(Shared {
         dialer: Arc::new(Dialer::system().unwrap()),
-        gate: sync::Mutex::new(Gate::new()),
+        gate: Mutex::new(Gate::new()),
         budget: Budget::mebibytes(1),
         metrics: Metrics::default(),
         feed: Feed::default(),

@@ -69,7 +69,7 @@ pub async fn run(args: Args) -> Result<(), RunError> {
         async move { identity.follow_dir(&dir, FOLLOW, stop).await }
     };
     let admin = admin::router(Arc::new(metrics_registry), readiness.clone());
-    let admin = serve::serve(admin_listener, None, admin, MAX_ADMIN_CONNECTIONS, stop.clone());
+    let admin = serve::serve_latest(admin_listener, admin, MAX_ADMIN_CONNECTIONS, stop.clone());
     let app = serve::serve(listener, Some(identity), sidecar.clone(), MAX_CONNECTIONS, stop.clone());
     let end = async {
         asked_to_end.cancelled().await;

@@ -4,7 +4,6 @@ use crate::budget::Budget;
 use crate::metrics::Metrics;
 use crate::registry::Registry;
 use crate::session::{Gate, Key, Shared};
-use crate::sync;
 use crate::upstream::Dialer;
 use crate::{control, relay};
 use axum::Router;
@@ -14,7 +13,7 @@ use berth_net::feed::Feed;
 use berth_net::peer::{self, Peer};
 use berth_net::serve::App;
 use berth_wire::ServerKey;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -40,7 +39,7 @@ impl Sidecar {
         let random = rustls::crypto::ring::default_provider().secure_random;
         let shared = Shared {
             dialer,
-            gate: sync::Mutex::new(Gate::new()),
+            gate: Mutex::new(Gate::new()),
             budget,
             metrics,
             feed: Feed::default(),

@@ -1,17 +1,14 @@
 //! Locks that are held for a moment and never across an await.
 
+use std::ops::DerefMut;
 use std::sync::PoisonError;
 
-/// What guards the structures whose interleavings are explored: loom's in such a test, else the standard library's.
-#[cfg(feature = "loom")]
-pub(crate) use loom::sync::Mutex;
-#[cfg(not(feature = "loom"))]
-pub(crate) use std::sync::Mutex;
-
-/// What [`lock`] can lock.
+/// What [`lock`] can lock: the standard library's mutexes, and in tests of interleavings loom's.
 pub(crate) trait Lock {
+    /// What is guarded.
+    type Of;
     /// What is held as long as it is locked.
-    type Guard<'a>
+    type Guard<'a>: DerefMut<Target = Self::Of>
     where
         Self: 'a;
 
@@ -20,6 +17,7 @@ pub(crate) trait Lock {
 }
 
 impl<T> Lock for std::sync::Mutex<T> {
+    type Of = T;
     type Guard<'a>
         = std::sync::MutexGuard<'a, T>
     where
@@ -31,6 +29,7 @@ impl<T> Lock for std::sync::Mutex<T> {
 }
 
 impl<M: Lock> Lock for std::sync::Arc<M> {
+    type Of = M::Of;
     type Guard<'a>
         = M::Guard<'a>
     where
@@ -38,18 +37,6 @@ impl<M: Lock> Lock for std::sync::Arc<M> {
 
     fn hold(&self) -> Self::Guard<'_> {
         self.as_ref().hold()
-    }
-}
-
-#[cfg(feature = "loom")]
-impl<T> Lock for loom::sync::Mutex<T> {
-    type Guard<'a>
-        = loom::sync::MutexGuard<'a, T>
-    where
-        T: 'a;
-
-    fn hold(&self) -> Self::Guard<'_> {
-        self.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -51,13 +51,14 @@ pub fn decide(server: &McpServer, valid: &ValidServer, ctx: &Context, now: Momen
     })
 }
 
-/// Does what was decided.
-pub async fn apply(valid: &ValidServer, plan: &Plan, ctx: &Context) -> Applied {
+/// Does what was decided. No pod is made when something is `unprepared`, which pods need before they run.
+pub async fn apply(valid: &ValidServer, plan: &Plan, unprepared: Option<Trouble>, ctx: &Context) -> Applied {
     let api: Api<Pod> = ctx.api(&valid.namespace);
-    let mut refused = recall(&valid.namespace, &valid.key.uid, ctx).await;
+    let lost = recall(&valid.namespace, &valid.key.uid, ctx).await;
     // All at once: a plan holds a bounded number of each.
     let deleted = join_all(plan.delete.iter().map(|pod| delete(&api, pod, ctx))).await;
     let create_none = plan.create.is_empty()
+        || unprepared.is_some()
         || ctx.lead.is_shutting_down()
         || namespace::is_terminating(&valid.namespace, &ctx.client).await;
     let names: &[String] = if create_none { &[] } else { &plan.create };
@@ -69,6 +70,7 @@ pub async fn apply(valid: &ValidServer, plan: &Plan, ctx: &Context) -> Applied {
         let instead = plan.alternatives.iter().take(taken);
         created.extend(join_all(instead.map(|name| create(&api, valid, name, ctx))).await);
     }
+    let mut refused = unprepared.or(lost);
     let mut result: Result<(), Error> = deleted.into_iter().collect();
     for made in created {
         match made {
@@ -172,7 +174,7 @@ mod tests {
     /// One pass over a pool whose cache has no pods.
     async fn pass(ctx: &Context, valid: &ValidServer) -> (Plan, Applied) {
         let plan = decide(&server("everything", &json!({})), valid, ctx, ctx.clock.now());
-        let applied = apply(valid, &plan, ctx).await;
+        let applied = apply(valid, &plan, None, ctx).await;
         (plan, applied)
     }
 

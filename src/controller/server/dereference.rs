@@ -4,7 +4,7 @@ use crate::api_error;
 use crate::context::Context;
 use crate::fleet::Reported;
 use crate::slots::Book;
-use berth_api::{AgentSession, AuthType, McpServer, label};
+use berth_api::{AgentSession, AuthType, McpServer, Reason, label};
 use berth_plan::pod::{Life, PoolPod};
 use berth_plan::server::authorities::CaState;
 use berth_plan::server::credential::SecretState;
@@ -135,6 +135,7 @@ pub fn claims(namespace: &str, server: &McpServer, ctx: &Context, book: &Book) -
         Some(Claim {
             // Only a session that waits for a slot can be shut out.
             barred: if pod.is_none() { over } else { Vec::new() },
+            told_limit: pod.is_none() && says_limit(&session, &name),
             pod,
             session: uid,
             subject: session.spec.subject.clone(),
@@ -142,6 +143,13 @@ pub fn claims(namespace: &str, server: &McpServer, ctx: &Context, book: &Book) -
         })
     };
     ctx.stores.sessions.state_filter(names).into_iter().filter_map(claim).collect()
+}
+
+/// Whether the status of a session says that it waits for a bound of the server with that name.
+fn says_limit(session: &AgentSession, server: &str) -> bool {
+    let mut entries = session.status.iter().flat_map(|status| &status.servers);
+    entries
+        .any(|entry| entry.name == server && entry.reason.as_deref() == Some(Reason::LimitReached.as_str()))
 }
 
 /// What sidecars of a server tell of a session: the pod that holds it, and those where it has ended or ends.
@@ -220,6 +228,27 @@ mod tests {
         let own = json!({"auth": {"type": "Session", "session": {}}});
         assert_eq!(claimed(&server("everything", &own)), ["has-it", "holds-a-slot"]);
         assert_eq!(claimed(&server("everything", &json!({}))).len(), 5, "who sends none needs none");
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_a_bound_is_known_by_what_its_status_says_of_that_server() {
+        let (mut ctx, _) = context(|_| failure(404, "NotFound", "no")).await;
+        let says = |uid: &str, server: &str, reason: &str| {
+            let mut session = session(uid, None);
+            let entry = json!({"name": server, "state": "Pending", "reason": reason});
+            session.status = serde_json::from_value(json!({"servers": [entry]})).unwrap();
+            session
+        };
+        ctx.stores.sessions = store_of(vec![
+            says("told", "everything", "LimitReached"),
+            says("waits", "everything", "Pending"),
+            says("told-of-another", "another", "LimitReached"),
+            session("new", None),
+        ]);
+        let claims = ctx.slots.with(|book| claims("demo", &server("everything", &json!({})), &ctx, book));
+        let told: Vec<String> =
+            claims.into_iter().filter(|claim| claim.told_limit).map(|claim| claim.session).collect();
+        assert_eq!(told, ["told"]);
     }
 
     #[tokio::test]

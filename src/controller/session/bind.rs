@@ -15,6 +15,7 @@ use berth_plan::session::validate::Binding;
 use berth_plan::time::Moment;
 use berth_wire::{EndPhase, RefusalReason, ScopeKey, SessionReport, SessionSpec};
 use kube::ResourceExt;
+use kube::runtime::reflector::ObjectRef;
 use std::time::Duration;
 
 /// Pods that are asked in one reconcile.
@@ -69,6 +70,12 @@ pub async fn bind(
             binder.place(&build::spec(session, server, access)).await
         }
         (Err(refusal), _) | (_, Err(refusal)) => binder.withhold(refusal).await,
+    };
+    let stored = ctx.stores.servers.get(&ObjectRef::new(&server.key.name).within(&server.namespace));
+    let stored = stored.filter(|stored| stored.metadata.uid.as_ref() == Some(&server.key.uid));
+    let outcome = match stored {
+        Some(stored) => outcome.explained(&stored),
+        None => outcome,
     };
     strays.iter().fold(outcome, |outcome, stray| stray.noted(outcome))
 }
@@ -366,6 +373,32 @@ pub mod tests {
         assert!(note.contains("\"everything-x-0\"") && note.contains("delete the pod, or set"), "{note}");
         let trouble = ctx.slots.with(|book| pool_pods("demo", "server", &ctx, book)[0].trouble.clone());
         assert_eq!(trouble.unwrap().message, note);
+    }
+
+    #[tokio::test]
+    async fn a_session_that_waits_says_what_its_server_says_is_wrong_with_the_pool() {
+        let (mut ctx, stand, server) = stage("127.0.79.16").await;
+        let mut session = fixture::deleted_session(&json!({}));
+        session.metadata.uid = Some("one-too-many".into());
+        let mut stored = fixture::server("everything", &json!({}));
+        let ready = json!({"type": "Ready", "status": "False", "reason": "QuotaExceeded", "message": "q is used up",
+            "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 3});
+        let status = json!({"conditions": [ready], "pods": 0, "readyPods": 0, "sessions": 0, "freeSlots": 0});
+        stored.status = serde_json::from_value(status).unwrap();
+        let mut anew = stored.clone();
+        anew.metadata.uid = Some("another-of-that-name".into());
+        let plain = "waits for a free slot of server \"everything\"";
+        for (servers, reason, text) in [
+            (vec![stored], "QuotaExceeded", format!("{plain}: q is used up")),
+            (vec![anew], "Pending", plain.to_owned()),
+            (vec![], "Pending", plain.to_owned()),
+        ] {
+            ctx.stores.servers = fixture::store_of(servers);
+            let outcome = bind(&session, Ok(open(&server)), &[], &ctx, ctx.clock.now()).await;
+            let Outcome::Waiting(wait) = outcome else { panic!("{outcome:?}") };
+            assert_eq!((wait.reason().as_str(), wait.to_string()), (reason, text));
+        }
+        assert_eq!(stand.held(), Vec::<String>::new());
     }
 
     #[tokio::test]

@@ -9,6 +9,9 @@ use std::panic::AssertUnwindSafe;
 
 use futures::FutureExt;
 
+/// How long tokens are valid: longer than any test.
+const TOKEN_SECONDS: u32 = 3600;
+
 /// A namespace that enforces Pod Security `restricted`, and a client to its cluster.
 #[derive(Clone)]
 pub struct TestNamespace {
@@ -84,7 +87,7 @@ impl TestNamespace {
             Err(kube::Error::Api(status)) if status.is_already_exists() => {}
             Err(error) => panic!("{error}"),
         }
-        let request = json!({"spec": {"audiences": ["berth"], "expirationSeconds": 600}});
+        let request = json!({"spec": {"audiences": ["berth"], "expirationSeconds": TOKEN_SECONDS}});
         let request = serde_json::from_value(request).unwrap();
         let answer = api.create_token_request(account, &PostParams::default(), &request).await.unwrap();
         answer.status.and_then(|status| status.token).expect("a token request is answered")

@@ -139,6 +139,7 @@ fn every_refusal_of_a_call_has_the_code_and_reason_that_clients_can_act_on() {
         (Refusal::HeadTooLarge, -32054, "TooLarge"),
         (Refusal::BodyTooLarge { limit: 1 }, -32054, "TooLarge"),
         (Refusal::BodyIncomplete, -32600, "BodyIncomplete"),
+        (Refusal::BodyMalformed, -32600, "BodyMalformed"),
         (Refusal::OutcomeUnknown, -32051, "OutcomeUnknown"),
     ];
     for (refusal, code, reason) in table {

@@ -34,6 +34,23 @@ async fn a_body_of_unknown_length_is_413_as_soon_as_it_is_too_long() {
 }
 
 #[tokio::test]
+async fn a_body_of_chunks_that_are_none_is_400() {
+    let world = World::new().await;
+    world.place();
+    for chunk in ["ZZ\r\n", "-1\r\n", "fffffffffffffffff\r\n", "1\r\n{}\r\n"] {
+        let head = head("POST", PATH, &[TOKEN, "transfer-encoding: chunked"]);
+        let answer = world.call(&(head + chunk)).await;
+        assert_eq!(
+            (answer.status, &answer.error()["data"]["reason"]),
+            (400, &"BodyMalformed".into()),
+            "{chunk:?}"
+        );
+    }
+    assert_eq!(world.sidecar.count(), 0);
+    world.baseline().await;
+}
+
+#[tokio::test]
 async fn a_body_that_does_not_arrive_is_given_up() {
     let world = World::with(Settings { body_wait: Duration::from_millis(50), ..settings() }).await;
     world.place();
@@ -94,6 +111,10 @@ async fn calls_beyond_the_limit_are_429_until_others_are_over() {
     assert!(refused.head.contains("\nretry-after: 1"), "{}", refused.head);
     assert!(refused.body.contains("--max-calls"), "{}", refused.body);
     assert_eq!(world.sidecar.count(), 3);
+    // Who is nobody is told that, not how much runs.
+    let stranger =
+        world.call(&head("POST", PATH, &["content-length: 0", "authorization: Bearer stolen"])).await;
+    assert_eq!(stranger.status, 401);
     drop(answer);
     running.read_all().await;
     world.metric_reaches("berth_gateway_requests_in_flight", 1.0).await;

@@ -8,7 +8,7 @@ use crate::pod::{Life, PoolPod};
 use crate::server::validate::{PoolSize, ValidServer};
 use crate::time::Moment;
 use berth_api::Subject;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 /// Most pods made, and most pods deleted, in one pass: the rest follows when the cache has seen these.
@@ -29,6 +29,8 @@ pub struct Claim {
     pub pod: Option<String>,
     /// UIDs of pods that it has left: a session cannot come back to a pod where it ended.
     pub barred: Vec<String>,
+    /// Whether its status says that it waits for a bound of the server.
+    pub told_limit: bool,
     /// When the session was created: the oldest is served first.
     pub created: Moment,
 }
@@ -62,7 +64,8 @@ pub struct Plan {
     pub alternatives: Vec<String>,
     /// Pods to delete.
     pub delete: Vec<PodId>,
-    /// Sessions that a free slot waits for, oldest first.
+    /// Sessions to look at: those that a free slot waits for, oldest first, then those that do not say yet that others have taken
+    /// the last slot that a bound permits.
     pub wake: Vec<String>,
     /// Sessions that wait for a slot and may have one by the bounds of the spec.
     pub waiting: u32,
@@ -99,16 +102,21 @@ pub fn keeps_sessions(pod: &PoolPod, now: Moment) -> bool {
 /// What is to be done to the pool of `server`.
 pub fn plan(server: &ValidServer, observed: &Observed<'_>, now: Moment) -> Plan {
     let waiting = waiting(&server.pool, observed, now);
-    let held: u32 = observed.pods.iter().map(|pod| count(pod.occupancy.held.len())).sum();
+    // One that moved may be in two pods for a while; the bound counts it once.
+    let held: HashSet<&String> = observed.pods.iter().flat_map(|pod| &pod.occupancy.held).collect();
     let demand = count(waiting.len());
-    let bound = server.pool.max_sessions.map_or(u32::MAX, |most| most.saturating_sub(held));
+    let bound = server.pool.max_sessions.map_or(u32::MAX, |most| most.saturating_sub(count(held.len())));
     let wanted = server.pool.warm.saturating_add(demand).min(bound);
 
     // A slot that a waiting session may not take is none for it: its pod is made, and stays until it is taken.
-    let shut = count(waiting.iter().filter(|claim| is_shut_out(claim, server, observed)).count()).min(bound);
+    let is_shut = |claim: &&&Claim| is_shut_out(&claim.barred, server, observed.pods, observed.image);
+    let shut = count(waiting.iter().filter(is_shut).count()).min(bound);
     let keep_spare = waiting.iter().any(|claim| !claim.barred.is_empty());
 
     let (mut delete, free) = deletions(server, observed, wanted, keep_spare, now);
+    if shut > 0 {
+        delete.extend(in_the_way(server, observed.pods, &waiting, &delete, now));
+    }
     delete.truncate(MAX_CHANGES);
     let room = server.pool.max_pods.saturating_sub(count(observed.pods.len()));
     let missing = wanted.saturating_sub(free).max(shut).div_ceil(server.pool.slots);
@@ -118,23 +126,35 @@ pub fn plan(server: &ValidServer, observed: &Observed<'_>, now: Moment) -> Plan 
     let ready =
         observed.pods.iter().filter(|pod| pod.is_placeable() && fit(pod, server, observed.image) != Fit::Old);
     let free_now: u32 = ready.map(PoolPod::free).sum();
-    let wake = waiting.into_iter().take(free_now as usize).map(|claim| claim.session.clone()).collect();
+    let free_for = waiting.into_iter().take(free_now as usize);
+    let limited = limited(&server.pool, observed, now).filter(|claim| !claim.told_limit);
+    let wake = free_for.chain(limited).map(|claim| claim.session.clone()).collect();
     Plan { create, alternatives, delete, wake, waiting: demand }
+}
+
+/// Sessions with a slot and those without.
+fn parted<'a>(observed: &Observed<'a>, now: Moment) -> (Vec<&'a Claim>, Vec<&'a Claim>) {
+    let placed = |claim: &&Claim| {
+        let pod = claim.pod.as_ref().and_then(|uid| observed.pods.iter().find(|pod| pod.uid == *uid));
+        pod.is_some_and(|pod| keeps_sessions(pod, now))
+    };
+    observed.claims.iter().partition(placed)
+}
+
+/// How many of `claims` each subject has.
+fn by_subject<'a>(claims: &[&'a Claim]) -> HashMap<&'a Subject, u32> {
+    let mut of_subject: HashMap<&Subject, u32> = HashMap::new();
+    for claim in claims {
+        *of_subject.entry(&claim.subject).or_default() += 1;
+    }
+    of_subject
 }
 
 /// Sessions without a slot that may have one, oldest first.
 fn waiting<'a>(pool: &PoolSize, observed: &Observed<'a>, now: Moment) -> Vec<&'a Claim> {
-    let placed = |claim: &Claim| {
-        let pod = claim.pod.as_ref().and_then(|uid| observed.pods.iter().find(|pod| pod.uid == *uid));
-        pod.is_some_and(|pod| keeps_sessions(pod, now))
-    };
-    let (placed, mut unplaced): (Vec<&Claim>, Vec<&Claim>) =
-        observed.claims.iter().partition(|claim| placed(claim));
+    let (placed, mut unplaced) = parted(observed, now);
     unplaced.sort_by(|a, b| (a.created, &a.session).cmp(&(b.created, &b.session)));
-    let mut of_subject: HashMap<&Subject, u32> = HashMap::new();
-    for claim in &placed {
-        *of_subject.entry(&claim.subject).or_default() += 1;
-    }
+    let mut of_subject = by_subject(&placed);
     let room = pool.max_sessions.map_or(usize::MAX, |most| (most as usize).saturating_sub(placed.len()));
     unplaced
         .into_iter()
@@ -148,15 +168,68 @@ fn waiting<'a>(pool: &PoolSize, observed: &Observed<'a>, now: Moment) -> Vec<&'a
         .collect()
 }
 
-/// Whether every slot that is free, or will be when its pod is ready, is in a pod that the session has left.
-fn is_shut_out(claim: &Claim, server: &ValidServer, observed: &Observed<'_>) -> bool {
-    let open = |pod: &PoolPod| {
-        pod.is_alive()
-            && pod.free() > 0
-            && fit(pod, server, observed.image) != Fit::Old
-            && !claim.barred.contains(&pod.uid)
-    };
-    !claim.barred.is_empty() && !observed.pods.iter().any(open)
+/// Sessions without a slot that may have none, since those that have one reach a bound.
+fn limited<'a>(
+    pool: &PoolSize,
+    observed: &Observed<'a>,
+    now: Moment,
+) -> impl Iterator<Item = &'a Claim> + use<'a> {
+    let (placed, unplaced) = parted(observed, now);
+    let of_subject = by_subject(&placed);
+    let full = pool.max_sessions.is_some_and(|most| count(placed.len()) >= most);
+    let most = pool.max_sessions_per_subject;
+    unplaced.into_iter().filter(move |claim| {
+        let held = of_subject.get(&claim.subject).copied().unwrap_or_default();
+        full || most.is_some_and(|most| held >= most)
+    })
+}
+
+/// Whether a slot of `pod` is free, or will be when the pod is ready.
+fn offers(pod: &PoolPod, server: &ValidServer, image: &str) -> bool {
+    pod.is_alive() && pod.free() > 0 && fit(pod, server, image) != Fit::Old
+}
+
+/// Whether every slot that is free, or will be when its pod is ready, is in one of the pods `barred`, which the session has left.
+fn is_shut_out(barred: &[String], server: &ValidServer, pods: &[PoolPod], image: &str) -> bool {
+    !barred.is_empty() && !pods.iter().any(|pod| offers(pod, server, image) && !barred.contains(&pod.uid))
+}
+
+/// Whether a session that has left the pods `barred` finds free slots in them alone, and none of them can be replaced: others
+/// hold a slot in each of the pods that `pool.maxPods` permits.
+pub fn is_locked_out(
+    barred: &[String],
+    server: &ValidServer,
+    pods: &[PoolPod],
+    image: &str,
+    now: Moment,
+) -> bool {
+    let kept = pods.iter().filter(|pod| pod.is_alive() && !is_surely_empty(pod, now)).count();
+    is_shut_out(barred, server, pods, image)
+        && pods.iter().any(|pod| offers(pod, server, image))
+        && count(kept) >= server.pool.max_pods
+}
+
+/// Empty pods that stand in the way of sessions which have left them, when the pool has no room for another: as many as make room
+/// for one, those first that most of the sessions in `waiting` have left. None once room is on its way, or when it cannot be made.
+fn in_the_way(
+    server: &ValidServer,
+    pods: &[PoolPod],
+    waiting: &[&Claim],
+    going: &[PodId],
+    now: Moment,
+) -> Vec<PodId> {
+    let stays =
+        |pod: &&PoolPod| pod.life != Life::Terminating && going.iter().all(|gone| gone.uid != pod.uid);
+    let staying: Vec<&PoolPod> = pods.iter().filter(stays).collect();
+    let excess = (staying.len() + 1).saturating_sub(server.pool.max_pods as usize);
+    let bars = |pod: &PoolPod| waiting.iter().filter(|claim| claim.barred.contains(&pod.uid)).count();
+    let mut ways: Vec<&PoolPod> =
+        staying.into_iter().filter(|pod| is_surely_empty(pod, now) && bars(pod) > 0).collect();
+    ways.sort_by_key(|pod| (std::cmp::Reverse(bars(pod)), &pod.name));
+    if ways.len() < excess {
+        return Vec::new();
+    }
+    ways.into_iter().take(excess).map(id).collect()
 }
 
 /// Pods to delete, and the free slots of current pods that stay; with `keep_spare` none goes for being more than wanted.

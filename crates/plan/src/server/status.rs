@@ -1,11 +1,12 @@
 //! What the status of an `McpServer` says.
 
-use crate::condition::{Finding, merge};
+use crate::condition::{Finding, find, merge};
 use crate::pod::{PoolPod, Trouble};
 use crate::server::pool::{Fit, fit};
 use crate::server::validate::{Refusal, ValidServer};
 use crate::time::Moment;
 use berth_api::{ConditionType, McpServer, McpServerStatus, Reason};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use std::collections::HashSet;
 
 /// What one pass found out about a server.
@@ -33,7 +34,7 @@ pub fn status(server: &McpServer, found: &Found<'_>, now: Moment) -> McpServerSt
         Ok(valid) => vec![
             Finding::holds(ConditionType::Accepted, Reason::Accepted, ""),
             Finding::holds(ConditionType::ResolvedRefs, Reason::ResolvedRefs, ""),
-            ready(valid, found, &counts),
+            with_former(ready(valid, found, &counts), valid, found, &counts),
         ],
     };
     McpServerStatus {
@@ -59,6 +60,19 @@ pub fn create_trouble(message: &str) -> Option<Trouble> {
     Some(Trouble { reason, message: format!("a pod of the pool was refused: {message}") })
 }
 
+/// What it means that something which pods need before they run could not be made or looked at: `what` names it and says why,
+/// `refused` is whether the API server would not have it, so that somebody has to act.
+pub fn prepare_trouble(what: &str, refused: bool) -> Trouble {
+    let (reason, remedy) = if what.contains("exceeded quota") {
+        (Reason::QuotaExceeded, "raise the quota")
+    } else if refused {
+        (Reason::PodForbidden, "let the operator do so, or delete what is in its way")
+    } else {
+        (Reason::PoolStarting, "the operator tries again")
+    };
+    Trouble { reason, message: format!("no pod of the pool can be made: {what}; {remedy}") }
+}
+
 /// What it means that the pod `name` cannot be made because there is one of that name which is not of this server.
 pub fn name_taken(name: &str) -> Trouble {
     let message = format!(
@@ -75,10 +89,35 @@ pub fn labels_lost(name: &str, why: &str) -> Trouble {
     Trouble { reason: Reason::PodForbidden, message }
 }
 
+/// Why `server` has no slot for a session that waits, as far as somebody has to act on it: what its status says of the spec that
+/// it has now.
+pub fn trouble(server: &McpServer) -> Option<Trouble> {
+    let ready = current_ready(server).filter(|ready| ready.status == "False")?;
+    let reason =
+        [Reason::QuotaExceeded, Reason::PodForbidden, Reason::Unschedulable, Reason::ImagePullFailed];
+    let reason = reason.into_iter().find(|reason| reason.as_str() == ready.reason)?;
+    Some(Trouble { reason, message: ready.message.clone() })
+}
+
+/// Whether sessions go on with the former spec of `server`, since no slot of its present one is free or on its way, as its status
+/// says.
+pub fn is_held_up(server: &McpServer) -> bool {
+    let none_free = server.status.as_ref().is_some_and(|status| status.free_slots == 0);
+    none_free && current_ready(server).is_some_and(|ready| ready.reason != Reason::PoolStarting.as_str())
+}
+
+/// The condition Ready of `server`, if it is of the spec that it has now.
+fn current_ready(server: &McpServer) -> Option<&Condition> {
+    let ready = find(&server.status.as_ref()?.conditions, ConditionType::Ready)?;
+    (ready.observed_generation == server.metadata.generation).then_some(ready)
+}
+
 struct Counts {
     ready_pods: i32,
     sessions: i32,
     free_slots: i32,
+    /// Sessions in pods of a former revision.
+    former: usize,
 }
 
 impl Counts {
@@ -86,10 +125,13 @@ impl Counts {
         let ready = || found.pods.iter().filter(|pod| pod.is_placeable());
         let sessions: HashSet<&String> = found.pods.iter().flat_map(|pod| &pod.occupancy.held).collect();
         let takes = |pod: &&PoolPod| found.server.is_ok_and(|valid| fit(pod, valid, found.image) != Fit::Old);
+        let former = found.pods.iter().filter(|pod| found.server.is_ok() && pod.is_alive() && !takes(pod));
+        let former: HashSet<&String> = former.flat_map(|pod| &pod.occupancy.held).collect();
         Self {
             ready_pods: number(ready().count()),
             sessions: number(sessions.len()),
             free_slots: ready().filter(takes).map(|pod| number(pod.free() as usize)).sum(),
+            former: former.len(),
         }
     }
 }
@@ -119,9 +161,9 @@ fn ready(valid: &ValidServer, found: &Found<'_>, counts: &Counts) -> Finding {
         return Finding::fails(ConditionType::Ready, Reason::LimitReached, text);
     }
     if counts.free_slots > 0 || idle {
-        // Sessions in such a pod cannot be ended or told of changes until somebody acts.
+        // Sessions in such a pod cannot be ended or told of changes until somebody acts. A pool that cannot grow serves on.
         let locked = found.pods.iter().filter(|pod| pod.locked).find_map(|pod| pod.trouble.as_ref());
-        let text = locked.map_or("", |trouble| trouble.message.as_str());
+        let text = locked.or(found.refused).map_or("", |trouble| trouble.message.as_str());
         return Finding::holds(ConditionType::Ready, Reason::PoolReady, text);
     }
     let current = |pod: &&PoolPod| pod.is_alive() && fit(pod, valid, found.image) == Fit::Current;
@@ -131,15 +173,36 @@ fn ready(valid: &ValidServer, found: &Found<'_>, counts: &Counts) -> Finding {
     }
     let on_the_way = found.pods.iter().filter(current).find(|pod| !pod.is_placeable());
     if on_the_way.is_none() && found.pods.len() >= valid.pool.max_pods as usize {
-        let text =
-            format!("all {} pods of pool.maxPods are in use; end sessions or raise it", valid.pool.max_pods);
-        return Finding::fails(ConditionType::Ready, Reason::LimitReached, text);
+        return Finding::fails(ConditionType::Ready, Reason::LimitReached, all_in_use(valid));
     }
     let text = on_the_way.map_or_else(
         || "pods of the pool are being made".to_owned(),
         |pod| format!("pod {:?} is not ready yet", pod.name),
     );
     Finding::fails(ConditionType::Ready, Reason::PoolStarting, text)
+}
+
+/// `ready`, and how many sessions it keeps from the present spec; nothing while pods are on their way.
+fn with_former(mut ready: Finding, valid: &ValidServer, found: &Found<'_>, counts: &Counts) -> Finding {
+    if counts.former == 0 || counts.free_slots > 0 || ready.reason == Reason::PoolStarting {
+        return ready;
+    }
+    let held = format!(
+        "{} of the sessions still {} the former spec, until a slot of the present one is free",
+        counts.former,
+        if counts.former == 1 { "uses" } else { "use" }
+    );
+    // A pool that is to keep no slot free, and is asked for none, is Ready, and has none for them either.
+    ready.message = match ready.message.as_str() {
+        "" if found.pods.len() >= valid.pool.max_pods as usize => format!("{}; {held}", all_in_use(valid)),
+        "" => format!("{held}; raise pool.warm"),
+        why => format!("{why}; {held}"),
+    };
+    ready
+}
+
+fn all_in_use(valid: &ValidServer) -> String {
+    format!("all {} pods of pool.maxPods are in use; end sessions or raise it", valid.pool.max_pods)
 }
 
 fn number(count: usize) -> i32 {

@@ -1,7 +1,7 @@
 //! Which pod gets a session.
 
-use crate::pod::PoolPod;
-use crate::server::pool::{Fit, fit, keeps_sessions};
+use crate::pod::{PoolPod, Trouble};
+use crate::server::pool::{Fit, fit, is_locked_out, keeps_sessions};
 use crate::server::validate::ValidServer;
 use crate::time::Moment;
 use berth_api::Reason;
@@ -51,6 +51,22 @@ pub enum Wait {
         /// Name of the server.
         server: String,
     },
+    /// No pod has a free slot, for a reason that its server tells.
+    #[error("waits for a free slot of server {server:?}: {}", .trouble.message)]
+    Trouble {
+        /// Name of the server.
+        server: String,
+        /// Why.
+        trouble: Trouble,
+    },
+    /// Free slots are only where the session has ended, and no other pod can be made.
+    #[error(
+        "has ended in each pod of server {server:?} with a free slot: raise pool.maxPods, or wait until such a pod is replaced"
+    )]
+    LockedOut {
+        /// Name of the server.
+        server: String,
+    },
     /// It leaves a pod of an older revision first.
     #[error("moves to the current revision of server {server:?}")]
     Moving {
@@ -84,7 +100,10 @@ impl Wait {
     pub const fn reason(&self) -> Reason {
         match self {
             Self::NoSlot { .. } | Self::Moving { .. } => Reason::Pending,
-            Self::Sessions { .. } | Self::SessionsOfSubject { .. } => Reason::LimitReached,
+            Self::Trouble { trouble, .. } => trouble.reason,
+            Self::LockedOut { .. } | Self::Sessions { .. } | Self::SessionsOfSubject { .. } => {
+                Reason::LimitReached
+            }
         }
     }
 }
@@ -106,7 +125,17 @@ pub fn decide<'a>(server: &ValidServer, observed: &Observed<'a>, now: Moment) ->
     {
         return Decision::Wait(Wait::SessionsOfSubject { server: name(), most });
     }
-    free(server, observed).map_or_else(|| Decision::Wait(Wait::NoSlot { server: name() }), Decision::Take)
+    if let Some(pod) = free(server, observed) {
+        return Decision::Take(pod);
+    }
+    let over = observed.reports.iter().filter(|(_, report)| is_over(report));
+    let left: Vec<String> = over.map(|(uid, _)| uid.clone()).collect();
+    let locked_out = is_locked_out(&left, server, observed.pods, observed.image, now);
+    Decision::Wait(if locked_out {
+        Wait::LockedOut { server: name() }
+    } else {
+        Wait::NoSlot { server: name() }
+    })
 }
 
 /// The pod that the session has a slot in, or was promised one: it stays there though nothing can be decided for it.

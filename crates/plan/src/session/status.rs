@@ -2,6 +2,7 @@
 
 use crate::condition::{Finding, merge};
 use crate::pod::{Life, PoolPod};
+use crate::server::status::{is_held_up, trouble};
 use crate::server::validate::ValidServer;
 use crate::session::clocks::bind_deadline;
 use crate::session::place::Wait;
@@ -9,7 +10,7 @@ use crate::session::validate::Refusal;
 use crate::text::{ERROR_BYTES, clip};
 use crate::time::{Moment, spread};
 use berth_api::{
-    AgentSession, AgentSessionStatus, BindingState, BindingStatus, ConditionType, PodRef, Reason,
+    AgentSession, AgentSessionStatus, BindingState, BindingStatus, ConditionType, McpServer, PodRef, Reason,
 };
 use berth_wire::SessionReport;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -96,6 +97,26 @@ impl Outcome {
             *note = Some(text.to_owned());
         }
         self
+    }
+
+    /// The same with what the status of `server` explains: why there is no slot, or why the former spec is still in use. It is
+    /// what stays until somebody acts, so that a pool on its way costs no writes.
+    #[must_use]
+    pub fn explained(self, server: &McpServer) -> Self {
+        match self {
+            Self::Waiting(Wait::NoSlot { server: name }) => Self::Waiting(match trouble(server) {
+                Some(trouble) => Wait::Trouble { server: name, trouble },
+                None => Wait::NoSlot { server: name },
+            }),
+            Self::Held { outdated: true, note: None, ref report, .. } if is_held_up(server) => {
+                let name = server.metadata.name.as_deref().unwrap_or_default();
+                let error = report.as_ref().and_then(|report| report.message.as_deref());
+                let error = error.map(|error| format!("; {error}")).unwrap_or_default();
+                let held_up = "until a slot of the present one is free";
+                self.noted(&format!("still uses the former spec of server {name:?}, {held_up}{error}"))
+            }
+            other => other,
+        }
     }
 
     /// The outcome of a slot that stays although the credential cannot be had, for the reason in `refusal`.
@@ -332,6 +353,10 @@ fn reason_of(text: &str) -> Option<Reason> {
         Reason::RateLimited,
         Reason::UpstreamUnreachable,
         Reason::TLSUntrusted,
+        Reason::QuotaExceeded,
+        Reason::PodForbidden,
+        Reason::Unschedulable,
+        Reason::ImagePullFailed,
     ]
     .into_iter()
     .find(|reason| reason.as_str() == text)

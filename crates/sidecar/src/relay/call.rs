@@ -373,9 +373,15 @@ impl Call {
     }
 
     fn refused(&self, trouble: Trouble) -> CallError {
-        // A JSON-RPC error of the upstream's own is an answer to this request, no trouble with the upstream.
-        self.session().note(Some(&trouble).filter(|trouble| trouble.rpc_error.is_none()));
+        self.note(&trouble);
         CallError::Trouble(trouble)
+    }
+
+    /// Tells the session of trouble that is more than this call's.
+    fn note(&self, trouble: &Trouble) {
+        if trouble.outlasts_a_call() {
+            self.session().note(Some(trouble));
+        }
     }
 
     /// The answer ended before the result.
@@ -386,14 +392,13 @@ impl Call {
         }
     }
 
-    /// The connection failed: it is taken out of use, and the request fails, as it must not be sent twice. A credential that is
-    /// withheld says nothing of the connection.
+    /// The request fails, as it must not be sent twice, and the connection is taken out of use if it failed with it.
     fn lost(&self, connection: &Arc<Connection>, error: &SendError) -> CallError {
-        if !matches!(error, SendError::Withheld(_)) {
+        if connection.is_lost_by(error) {
             self.session().lost(connection, false);
         }
         let trouble = self.site().send(error);
-        self.session().note(Some(&trouble));
+        self.note(&trouble);
         match error {
             SendError::NotSent(_) | SendError::Withheld(_) => CallError::Trouble(trouble),
             SendError::Lost(_) => CallError::OutcomeUnknown(trouble),

@@ -103,10 +103,12 @@ async fn deliver(
             }
             StatusCode::BAD_GATEWAY
         }
-        Ok(Err(SendError::Withheld(_))) | Err(_) => StatusCode::BAD_GATEWAY,
-        Ok(Err(SendError::NotSent(_) | SendError::Lost(_))) => {
-            session.lost(&connection, false);
+        Ok(Err(error)) => {
+            if connection.is_lost_by(&error) {
+                session.lost(&connection, false);
+            }
             StatusCode::BAD_GATEWAY
         }
+        Err(_) => StatusCode::BAD_GATEWAY,
     }
 }

@@ -33,11 +33,13 @@ use axum::response::{IntoResponse, Response};
 use berth_mcp::error::{self, render_result};
 use berth_mcp::frame::Frame;
 use berth_mcp::{header, method};
-use http::header::{ACCEPT, ALLOW};
+use http::header::{ACCEPT, ALLOW, RETRY_AFTER};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
-
 use std::sync::Arc;
+
+/// Seconds after which one whom the sidecar had no room for may ask again: as soon as others are done.
+const ASK_AGAIN: &str = "1";
 
 /// The session that a path of the data path names; none if it is another path.
 pub(crate) fn session_of(path: &str) -> Option<&str> {
@@ -49,12 +51,21 @@ pub(crate) fn session_of(path: &str) -> Option<&str> {
 pub(crate) async fn answer(registry: &Registry, request: Request) -> Response {
     let (Parts { method, uri, headers, .. }, body) = request.into_parts();
     let Some(session) = session_of(uri.path()).and_then(|uid| registry.get(uid)) else { return not_held() };
-    match method {
+    hinted(match method {
         Method::POST => receive(&session, &headers, body).await,
         Method::GET => listen::open(&session, &headers).await,
         Method::DELETE => close_scope(&session, &headers),
         _ => (StatusCode::METHOD_NOT_ALLOWED, [(ALLOW, "POST, GET, DELETE")]).into_response(),
+    })
+}
+
+/// The response, which says when to ask again if it says "later". Every status is the sidecar's own: what the upstream says of its
+/// limits is in the JSON-RPC error.
+fn hinted(mut response: Response) -> Response {
+    if matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static(ASK_AGAIN));
     }
+    response
 }
 
 async fn receive(session: &Arc<Session>, headers: &HeaderMap, body: Body) -> Response {
@@ -173,6 +184,17 @@ mod tests {
         assert_eq!(session_of("/mcp/0b1e-uid"), Some("0b1e-uid"));
         for path in ["/mcp/", "/mcp", "/mcp/a/", "/mcp/a/b", "/mcpa", "/v1/sessions", "/", ""] {
             assert_eq!(session_of(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn who_finds_no_room_is_told_when_to_ask_again() {
+        let hint = |response| hinted(response).headers().get(RETRY_AFTER).cloned();
+        for response in [too_many_clients(None), StatusCode::SERVICE_UNAVAILABLE.into_response()] {
+            assert_eq!(hint(response).unwrap(), "1");
+        }
+        for response in [not_held(), scope_unknown(None), StatusCode::ACCEPTED.into_response()] {
+            assert_eq!(hint(response), None);
         }
     }
 

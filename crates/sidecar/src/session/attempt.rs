@@ -11,7 +11,6 @@ use crate::upstream::handshake::{Failed, Handshake};
 use crate::upstream::{Connection, Transport, Trouble};
 use berth_net::feed::Urgency;
 use berth_wire::{Failure as Reason, Outcome};
-use http::StatusCode;
 use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -122,7 +121,7 @@ impl Running {
             if effect == Effect::Publish {
                 inner.connection = Some(connection.clone());
                 inner.params = Some(params);
-                inner.trouble = None;
+                inner.note(None);
             }
             effect == Effect::Publish
         };
@@ -163,13 +162,13 @@ impl Running {
             Reason::RateLimited if access.own_credential => {
                 Failure::Own(Some(&trouble).filter(|_| is_as_now))
             }
-            _ if is_the_servers(&trouble) => Failure::Server(&trouble),
+            _ if trouble.is_the_servers() => Failure::Server(&trouble),
             // One that was refused what it no longer carries may try again.
             _ => Failure::Own(Some(&trouble).filter(|_| is_as_now)),
         };
         trouble.retry_after =
             inner.link.failed(self.epoch, failure, &session.shared.gate, Moment::new(session));
-        inner.trouble = Some(trouble.clone());
+        inner.note(Some(&trouble));
         drop(inner);
         self.settle(trouble.failure.into(), Some(&trouble));
         Ended::Failed(trouble)
@@ -209,27 +208,6 @@ impl Drop for Running {
             self.forget(Outcome::Unconfirmed);
             self.session.tell(Urgency::Now);
         }
-    }
-}
-
-/// Whether `trouble` would meet every session of the server. An error that the upstream answers by JSON-RPC, or by a status that
-/// blames the request, is about what this client sent, one about a credential is about this session.
-fn is_the_servers(trouble: &Trouble) -> bool {
-    match trouble.failure {
-        Reason::UpstreamUnreachable
-        | Reason::InitializeTimeout
-        | Reason::TLSUntrusted
-        | Reason::RateLimited => true,
-        Reason::ProtocolError => {
-            let blames =
-                |status: StatusCode| status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT;
-            trouble.rpc_error.is_none() && !trouble.status.is_some_and(blames)
-        }
-        Reason::Unauthorized
-        | Reason::InvalidSpec
-        | Reason::RefNotFound
-        | Reason::RefNotPermitted
-        | Reason::InvalidCredential => false,
     }
 }
 

@@ -80,8 +80,9 @@ impl Session {
             }
             Ok(_) => Err(CallError::Ending),
             Err(trouble) => {
-                if inner.trouble.as_ref().is_none_or(|known| known.message != trouble.message) {
-                    inner.trouble = Some(trouble.clone());
+                // The time that is left is another each time, and no news.
+                let is_known = |known: &Trouble| known.message == trouble.message;
+                if !inner.trouble.as_ref().is_some_and(is_known) && inner.note(Some(&trouble)) {
                     drop(inner);
                     self.tell(Urgency::Now);
                 }

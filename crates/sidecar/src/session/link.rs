@@ -6,7 +6,7 @@
 use super::gate::{Gate, Moment, Pass, Verdict};
 use super::machine::{Effect, Event, Machine};
 use super::own::Own;
-use crate::sync::{Mutex, lock};
+use crate::sync::{Lock, lock};
 use crate::upstream::Trouble;
 use std::ops::Deref;
 use std::time::Duration;
@@ -48,7 +48,7 @@ impl Link {
     }
 
     /// A request needs the upstream: what to do, or why nothing is tried.
-    pub(crate) fn need(&mut self, gate: &Mutex<Gate>, now: Instant) -> Result<Effect, Trouble> {
+    pub(crate) fn need(&mut self, gate: &impl Lock<Of = Gate>, now: Instant) -> Result<Effect, Trouble> {
         if self.machine.would_begin() {
             let entered = match self.own.hold(now) {
                 Some(trouble) => Err(trouble),
@@ -69,7 +69,7 @@ impl Link {
     }
 
     /// The attempt `epoch` made a connection.
-    pub(crate) fn established(&mut self, epoch: u64, gate: &Mutex<Gate>, at: Moment) -> Effect {
+    pub(crate) fn established(&mut self, epoch: u64, gate: &impl Lock<Of = Gate>, at: Moment) -> Effect {
         self.settle(gate, Verdict::Well, at);
         self.own.start_anew();
         self.machine.step(Event::Established(epoch))
@@ -80,7 +80,7 @@ impl Link {
         &mut self,
         epoch: u64,
         failure: Failure<'_>,
-        gate: &Mutex<Gate>,
+        gate: &impl Lock<Of = Gate>,
         at: Moment,
     ) -> Option<Duration> {
         let (verdict, event) = match failure {
@@ -109,7 +109,7 @@ impl Link {
     }
 
     /// Before when no attempt is made, in milliseconds since 1970.
-    pub(crate) fn next_try(&self, gate: &Mutex<Gate>, now: Instant) -> Option<u64> {
+    pub(crate) fn next_try(&self, gate: &impl Lock<Of = Gate>, now: Instant) -> Option<u64> {
         lock(gate).next_try(now).max(self.own.next_try(now))
     }
 
@@ -128,12 +128,12 @@ impl Link {
         self.machine.step(Event::Removed);
     }
 
-    fn settle(&mut self, gate: &Mutex<Gate>, verdict: Verdict<'_>, at: Moment) {
+    fn settle(&mut self, gate: &impl Lock<Of = Gate>, verdict: Verdict<'_>, at: Moment) {
         if let Some(pass) = self.pass.take() {
             lock(gate).settle(&pass, verdict, at);
         }
     }
 }
 
-#[cfg(all(test, feature = "loom"))]
+#[cfg(test)]
 mod interleavings;

@@ -44,7 +44,7 @@ pub(crate) use stream::{Keep, Offer, StreamStep};
 
 use crate::budget::Budget;
 use crate::metrics::Metrics;
-use crate::sync::{self, lock};
+use crate::sync::lock;
 use crate::upstream::{Carried, Connection, Credential, Dialer, FIRST_STATE, Trouble};
 use attempt::Attempt;
 use berth_net::feed::{Feed, Urgency};
@@ -70,7 +70,7 @@ use tokio_util::task::TaskTracker;
 pub(crate) struct Shared {
     pub dialer: Arc<Dialer>,
     /// Whether attempts to connect may be made: what is wrong with the server is wrong for all.
-    pub gate: sync::Mutex<Gate>,
+    pub gate: Mutex<Gate>,
     pub budget: Budget,
     pub metrics: Metrics,
     pub feed: Feed,
@@ -221,10 +221,7 @@ impl Session {
 
     /// Notes what the last exchange with the upstream says of it: trouble, or that it is well again.
     pub(crate) fn note(&self, trouble: Option<&Trouble>) {
-        let mut inner = lock(&self.inner);
-        if inner.trouble.as_ref() != trouble {
-            inner.trouble = trouble.cloned();
-            drop(inner);
+        if lock(&self.inner).note(trouble) {
             self.tell(Urgency::Now);
         }
     }
@@ -253,6 +250,19 @@ impl Session {
             Urgency::Soon => {}
         }
         self.shared.feed.mark(&self.uid, urgency);
+    }
+}
+
+impl Inner {
+    /// Notes what the upstream said last; true if that is news. As long as the credential is withheld, that is the trouble, whatever
+    /// becomes of what was sent before.
+    fn note(&mut self, trouble: Option<&Trouble>) -> bool {
+        let is_withheld = matches!(self.desired.carried, Carried::Withheld(_));
+        if is_withheld || self.trouble.as_ref() == trouble {
+            return false;
+        }
+        self.trouble = trouble.cloned();
+        true
     }
 }
 

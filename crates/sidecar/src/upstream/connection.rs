@@ -1,6 +1,7 @@
 //! An open MCP session of the legacy era at an upstream.
 
 use super::body::Body;
+use super::dial::DialError;
 use super::target::Target;
 use super::transport::{SendError, Transport};
 use super::{REFUSAL_LIMIT, redirect, session_loss};
@@ -105,6 +106,17 @@ impl Connection {
             Ok(request)
         };
         redirect::send(&self.transport, &Method::GET, make).await
+    }
+
+    /// Whether a request that failed by `error` leaves nothing to go on with. One more socket that could not be opened says nothing
+    /// of those that are open, nor does a redirect of the upstream that answered it; when none is open any more, the next request
+    /// has to make a connection, by the gate.
+    pub fn is_lost_by(&self, error: &SendError) -> bool {
+        match error {
+            SendError::Lost(_) => true,
+            SendError::NotSent(DialError::Redirected(_)) | SendError::Withheld(_) => false,
+            SendError::NotSent(_) => !self.transport.has_sockets(),
+        }
     }
 
     /// Notes that the upstream does not know the session any more.

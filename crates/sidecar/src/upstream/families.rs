@@ -1,5 +1,6 @@
 //! Connects to one of several addresses, of both families: one that drops packets must not hold up the others.
 
+use berth_net::socket::{self, End};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use std::io;
@@ -31,8 +32,8 @@ pub(super) async fn connect_any(addresses: &[IpAddr], port: u16) -> io::Result<T
         };
         match ended {
             Some(Ok(stream)) => {
-                // Messages are small and awaited: waiting to fill a segment only adds delay.
-                let _ = stream.set_nodelay(true);
+                // A stream that is silent for hours must not outlive its upstream, or what a NAT on the way remembers of it.
+                socket::tune(&stream, End::Upstream)?;
                 return Ok(stream);
             }
             Some(Err(error)) if worst.kind() != io::ErrorKind::ConnectionRefused => worst = error,
@@ -71,6 +72,16 @@ mod tests {
         let all = ["::1", "::2", "::3", "127.0.0.1", "127.0.0.2"].map(address);
         assert_eq!(in_turns(&all), ["::1", "127.0.0.1", "::2", "127.0.0.2", "::3"].map(address));
         assert!(in_turns(&[]).is_empty());
+    }
+
+    #[tokio::test]
+    async fn an_upstream_that_vanished_is_noticed() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let stream = connect_any(&[address("127.0.0.1")], port).await.unwrap();
+        // What the options are in detail is tested where they are set.
+        let socket = TcpSocket::from_std_stream(stream.into_std().unwrap());
+        assert!(socket.keepalive().unwrap() && socket.nodelay().unwrap());
     }
 
     #[tokio::test]

@@ -129,6 +129,12 @@ impl Transport {
         Ok(Body::wrap(response, sender, self.clone()))
     }
 
+    /// Whether a socket is open, in use or not.
+    pub fn has_sockets(&self) -> bool {
+        let surplus = usize::from(lock(&self.unused).surplus);
+        self.drivers.len() > surplus
+    }
+
     /// Cuts all sockets and returns when they are closed. Nothing can be sent afterwards.
     pub async fn close(&self) {
         self.cut();
@@ -228,9 +234,10 @@ impl Unused {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::upstream::Carried;
+    use crate::upstream::{Carried, Connection};
     use http::HeaderMap;
     use tokio::io::{AsyncReadExt, DuplexStream};
+    use tokio::sync::Notify;
 
     fn transport() -> Arc<Transport> {
         let dialer = Dialer::system().unwrap();
@@ -271,6 +278,32 @@ mod tests {
         assert_eq!(began.elapsed(), LINGER);
         tokio::time::sleep(KEEP_ALIVE / 2).await;
         assert_eq!(take_all(&transport).len(), KEPT);
+        transport.close().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_outlives_sockets_that_cannot_be_opened_as_long_as_it_has_one() {
+        let (transport, mut ends) = (transport(), Vec::new());
+        let connection = Connection::unused(transport.clone());
+        let redirected = SendError::NotSent(DialError::Redirected("away".into()));
+        let unresolved = SendError::NotSent(DialError::Resolve("no such name".into()));
+        let lost = SendError::Lost("reset".into());
+        let lost_by = |error| connection.is_lost_by(error);
+        assert!(lost_by(&lost) && lost_by(&unresolved) && !lost_by(&redirected));
+        for _ in 0..=KEPT {
+            ends.push(keep(&transport).await);
+        }
+        assert!(
+            !transport.has_sockets(),
+            "who looks after the surplus is no socket, and these have no drivers"
+        );
+        let closed = Arc::new(Notify::new());
+        let socket = closed.clone();
+        let driver = transport.drivers.spawn(async move { socket.notified().await });
+        assert!(lost_by(&lost) && !lost_by(&unresolved) && !lost_by(&redirected));
+        closed.notify_one();
+        driver.await.unwrap();
+        assert!(lost_by(&unresolved), "the last one is closed");
         transport.close().await;
     }
 

@@ -44,6 +44,37 @@ impl Trouble {
             retry_after: None,
         }
     }
+
+    /// Whether it would meet every session of the server. An error that the upstream answers by JSON-RPC, or by a status that blames
+    /// the request, is about what this client sent, one about a credential is about this session.
+    pub(crate) fn is_the_servers(&self) -> bool {
+        match self.failure {
+            Failure::UpstreamUnreachable
+            | Failure::InitializeTimeout
+            | Failure::TLSUntrusted
+            | Failure::RateLimited => true,
+            Failure::ProtocolError => {
+                let blames =
+                    |status: StatusCode| status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT;
+                self.rpc_error.is_none() && !self.status.is_some_and(blames)
+            }
+            Failure::Unauthorized
+            | Failure::InvalidSpec
+            | Failure::RefNotFound
+            | Failure::RefNotPermitted
+            | Failure::InvalidCredential => false,
+        }
+    }
+
+    /// Whether a call that met it says more of the session than that the call failed. That a credential is withheld the session
+    /// knows without calls.
+    pub(crate) fn outlasts_a_call(&self) -> bool {
+        // What one tool broke on, or does not know, servers that are well answer so too.
+        let is_one_calls =
+            |status| matches!(status, StatusCode::INTERNAL_SERVER_ERROR | StatusCode::NOT_IMPLEMENTED);
+        let is_refused = self.failure == Failure::Unauthorized;
+        is_refused || self.is_the_servers() && !self.status.is_some_and(is_one_calls)
+    }
 }
 
 /// What was being done.
@@ -184,6 +215,31 @@ mod tests {
         assert_eq!(leftover(Step::Initialized, lost()), Outcome::NotNeeded);
         let body = BodyError::Lost(lost());
         assert_eq!(Site { server: "s", step: Step::Initialize }.body(&body).leftover, Outcome::Unconfirmed);
+    }
+
+    #[test]
+    fn only_trouble_that_other_calls_meet_outlasts_a_call() {
+        let site = Site { server: "s", step: Step::Request };
+        for (status, outlasts) in [
+            (400, false),
+            (401, true),
+            (403, true),
+            (413, false),
+            (429, true),
+            (500, false),
+            (501, false),
+            (502, true),
+            (503, true),
+            (504, true),
+        ] {
+            let trouble = site.refusal(StatusCode::from_u16(status).unwrap(), "");
+            assert_eq!(trouble.outlasts_a_call(), outlasts, "{status}");
+        }
+        let error = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"no"}}"#;
+        assert!(!site.refusal(StatusCode::BAD_REQUEST, error).outlasts_a_call());
+        assert!(site.send(&SendError::Lost("reset".into())).outlasts_a_call());
+        assert!(site.trouble(Failure::ProtocolError, "no MCP").outlasts_a_call());
+        assert!(!site.trouble(Failure::RefNotFound, "withheld").outlasts_a_call(), "the session knows");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A credential that changes, or is taken away, under a live session.
 
 use crate::support::client::initialize;
+use crate::support::eventually;
 use crate::support::harness::{Harness, read, spec};
 use crate::support::upstream::{Act, Upstream};
 use berth_wire::{Failure, Outcome, SessionSpec, SessionState, Withheld};
@@ -143,6 +144,26 @@ async fn a_credential_that_is_withheld_during_a_connect_is_not_sent_again() {
 }
 
 #[tokio::test]
+async fn what_becomes_of_an_attempt_does_not_hide_that_the_credential_is_withheld() {
+    let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
+    upstream.books().on_initialize = Act::Hold;
+    let mut session = spec("s", &upstream);
+    session.timeouts.connect_millis = 1_000;
+    harness.put(&session).await;
+    let mut client = harness.client("s");
+    let withhold = async {
+        upstream.until("the initialize", |books| books.initializes.len() == 1).await;
+        harness.put(&withheld(&session, Failure::RefNotFound)).await;
+    };
+    let (answer, ()) = tokio::join!(client.initialize(), withhold);
+    assert_eq!(answer.unwrap_err()["data"]["reason"], "InitializeTimeout");
+    assert_eq!(harness.list().await[0].failure, Some(Failure::RefNotFound));
+    upstream.release();
+    harness.end_now("s").await;
+    harness.assert_baseline().await;
+}
+
+#[tokio::test]
 async fn a_call_that_runs_when_the_credential_is_withheld_may_finish() {
     let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
     let session = spec("s", &upstream);
@@ -155,6 +176,8 @@ async fn a_call_that_runs_when_the_credential_is_withheld_may_finish() {
     };
     let (answer, ()) = tokio::join!(client.call("hold", json!({})), withhold);
     assert_eq!(answer["result"], json!({"held": true}));
+    eventually("the call is over", || harness.metrics.requests_in_flight.get() == 0).await;
+    assert_eq!(harness.list().await[0].failure, Some(Failure::RefNotFound), "its success mends nothing");
     assert_eq!(client.call("echo", json!({})).await["error"]["data"]["reason"], "RefNotFound");
     harness.end_now("s").await;
     harness.assert_baseline().await;

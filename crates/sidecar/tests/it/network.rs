@@ -1,15 +1,20 @@
 //! The way to the upstream: authorities that are trusted, proxies, redirects.
 
+use crate::support::client::tool_call;
+use crate::support::eventually;
 use crate::support::harness::{Harness, spec};
 use crate::support::pki::{Pki, tls_in_front_of};
 use crate::support::upstream::Upstream;
 use berth_sidecar::upstream::{Dialer, Proxies};
-use berth_wire::{SessionSpec, UpstreamTls};
+use berth_wire::{Failure, SessionSpec, SessionState, UpstreamTls};
+use http::StatusCode;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
 /// Reason and text of what a first request meets; nothing if it is served.
 async fn met(harness: &Harness, uid: &str) -> Option<(String, String)> {
@@ -149,4 +154,76 @@ async fn a_redirect_is_followed_within_the_origin_and_nowhere_else() {
     }
     let credentials = upstream.books().credentials.clone();
     assert!(credentials.iter().all(|credential| credential == "Bearer first"), "{credentials:?}");
+}
+
+/// A way to an upstream that can be shut to new sockets, and cut.
+struct Way {
+    address: SocketAddr,
+    door: JoinHandle<()>,
+    cut: CancellationToken,
+}
+
+impl Way {
+    async fn to(upstream: &Upstream) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, behind) = (listener.local_addr().unwrap(), upstream.address());
+        let cut = CancellationToken::new();
+        let cutting = cut.clone();
+        let door = tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let cut = cutting.clone();
+                tokio::spawn(async move {
+                    let mut to = TcpStream::connect(behind).await.unwrap();
+                    let passed = tokio::io::copy_bidirectional(&mut stream, &mut to);
+                    let _ = cut.run_until_cancelled(passed).await;
+                });
+            }
+        });
+        Self { address, door, cut }
+    }
+
+    /// Refuses new sockets from now on; those that are open stay.
+    async fn shut(&mut self) {
+        self.door.abort();
+        assert!((&mut self.door).await.unwrap_err().is_cancelled());
+    }
+}
+
+#[tokio::test]
+async fn one_more_socket_that_cannot_be_opened_fails_its_own_message_and_no_more() {
+    let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
+    let mut way = Way::to(&upstream).await;
+    let mut session = spec("s", &upstream);
+    session.upstream.url = format!("http://{}/mcp", way.address);
+    harness.put(&session).await;
+    let client = harness.initialized("s").await;
+    let call = tool_call(json!(1), "wait", &json!({}));
+    let refused = async {
+        upstream.until("the call", |books| books.of_method("tools/call").len() == 1).await;
+        assert_eq!(harness.metrics.connections.get(), 1, "it has the only socket");
+        way.shut().await;
+        let news = json!({"jsonrpc": "2.0", "method": "notifications/roots/list_changed"});
+        let (answer, (status, _)) = tokio::join!(client.call("echo", json!({})), client.json(&news));
+        assert_eq!(answer["error"]["data"]["reason"], "UpstreamUnreachable", "{answer}");
+        assert_eq!((&answer["error"]["code"], status), (&json!(-32050), StatusCode::BAD_GATEWAY));
+        let report = &harness.list().await[0];
+        let trouble = Some(Failure::UpstreamUnreachable);
+        assert_eq!((report.state, report.failure), (SessionState::Connected, trouble));
+        upstream.release();
+    };
+    let (answer, ()) = tokio::join!(client.begin(&call), refused);
+    assert_eq!(answer.messages().await.pop().unwrap()["result"], json!({"waited": true}));
+    // On the socket that is free again.
+    assert_eq!(client.call("session", json!({})).await["result"], json!({"session": "upstream-1"}));
+    assert!(upstream.books().deletes.is_empty());
+
+    way.cut.cancel();
+    eventually("no socket is left", || harness.metrics.connections.get() == 0).await;
+    let answer = client.call("echo", json!({})).await;
+    assert_eq!(answer["error"]["data"]["reason"], "UpstreamUnreachable", "{answer}");
+    assert_eq!(harness.list().await[0].state, SessionState::Idle, "the next one has to connect");
+    let answer = client.call("echo", json!({})).await;
+    assert!(answer["error"]["data"]["retryAfterMillis"].is_u64(), "by the gate: {answer}");
+    harness.end_now("s").await;
+    harness.assert_baseline().await;
 }

@@ -286,7 +286,7 @@ async fn trouble_with_the_upstream_is_an_error_inside_a_healthy_session() {
     harness.put(&spec("s", &upstream)).await;
     let client = harness.initialized("s").await;
     for (status, reason) in
-        [(401, "Unauthorized"), (429, "RateLimited"), (500, "UpstreamUnreachable"), (307, "ProtocolError")]
+        [(401, "Unauthorized"), (429, "RateLimited"), (502, "UpstreamUnreachable"), (307, "ProtocolError")]
     {
         let last = client.call("status", json!({"status": status})).await;
         assert_eq!(last["error"]["data"], json!({"server": "scripted", "reason": reason}), "{last}");
@@ -304,6 +304,25 @@ async fn trouble_with_the_upstream_is_an_error_inside_a_healthy_session() {
     }
     client.call("echo", json!({})).await;
     assert_eq!(harness.list().await[0].failure, None, "until the next success");
+    harness.end_now("s").await;
+    harness.assert_baseline().await;
+}
+
+#[tokio::test]
+async fn what_one_call_is_refused_is_no_trouble_of_its_sessions() {
+    let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
+    harness.put(&spec("s", &upstream)).await;
+    let client = harness.initialized("s").await;
+    for (status, reason) in [
+        (400, "ProtocolError"),
+        (413, "ProtocolError"),
+        (500, "UpstreamUnreachable"),
+        (501, "UpstreamUnreachable"),
+    ] {
+        let last = client.call("status", json!({"status": status})).await;
+        assert_eq!(last["error"]["data"], json!({"server": "scripted", "reason": reason}), "{last}");
+        assert_eq!(harness.list().await[0].failure, None, "{status}");
+    }
     harness.end_now("s").await;
     harness.assert_baseline().await;
 }
@@ -366,13 +385,12 @@ async fn a_body_that_does_not_fit_into_memory_fails_its_own_call_only() {
         assert_eq!(other.call("echo", json!({"x": 1})).await["result"], json!({"x": 1}));
     }
     upstream.books().messages.clear();
-    let (status, answer) =
-        client.json(&tool_call(json!(1), "echo", &json!({"x": "y".repeat(3 * 1024 * 1024)}))).await;
-    assert_eq!(
-        (status, &answer["error"]["code"]),
-        (StatusCode::SERVICE_UNAVAILABLE, &json!(-32055)),
-        "{answer}"
-    );
+    let large = tool_call(json!(1), "echo", &json!({"x": "y".repeat(3 * 1024 * 1024)}));
+    let response = client.post(large.to_string()).await;
+    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(response.headers()["retry-after"], "1");
+    let answer: Value = serde_json::from_slice(&read(response).await.1).unwrap();
+    assert_eq!(answer["error"]["code"], json!(-32055), "{answer}");
     assert!(upstream.books().of_method("tools/call").is_empty(), "what was not read is not sent");
     for uid in ["s", "t"] {
         harness.end_now(uid).await;

@@ -119,3 +119,30 @@ async fn what_the_operator_made_is_back_at_once_when_it_was_deleted_or_changed()
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_certificate_that_somebody_made_immutable_is_made_anew_when_it_is_due() {
+    in_namespace("immutable", |namespace| async move {
+        let probe = Probe::start(&namespace).await;
+        // A pod for each session: it needs the certificate.
+        let pool = json!({"pool": {"warm": 0, "sessionsPerPod": 1}});
+        let server = mcp_server(&namespace, "probe", &probe.url(), pool).await;
+        let token = namespace.token("alice").await;
+        let (secrets, name) = (namespace.api::<Secret>(), made_for::<Secret>(&namespace, &server).await);
+        let annotations = json!({"berth.dev/renew-after": "2020-01-01T00:00:00Z"});
+        let due = json!({"immutable": true, "metadata": {"annotations": annotations}});
+        let old = secrets.patch(&name, &PatchParams::default(), &Patch::Merge(due)).await.unwrap();
+        let new = eventually("the certificate is made anew", BOUND, || async {
+            secrets.get_opt(&name).await.unwrap().filter(|found| found.uid() != old.uid())
+        })
+        .await;
+        let file =
+            |secret: &Secret, file: &str| secret.data.as_ref().and_then(|data| data.get(file)).cloned();
+        assert_ne!(file(&new, "tls.crt"), file(&old, "tls.crt"));
+        assert_eq!((file(&new, "ca.crt"), new.immutable), (file(&old, "ca.crt"), None));
+        let opened = used_session(&namespace, "s", &token).await;
+        nothing_is_written_for(&namespace, Duration::from_secs(5)).await;
+        namespace.end(&opened, Duration::from_mins(1)).await;
+    })
+    .await;
+}

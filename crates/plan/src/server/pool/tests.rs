@@ -13,6 +13,7 @@ fn claim(session: &str, subject: &str, pod: Option<&str>, created: i64) -> Claim
         subject: Subject { issuer: String::new(), name: subject.into() },
         pod: pod.map(Into::into),
         barred: vec![],
+        told_limit: false,
         created: Moment(created),
     }
 }
@@ -38,6 +39,15 @@ fn sessions_that_wait_get_pods_beyond_the_warm_ones() {
     let claims: Vec<Claim> = (0..3).map(|n| claim(&format!("s{n}"), "alice", None, n)).collect();
     let plan = planned("{pool: {warm: 1, sessionsPerPod: 1}}", &[], &claims);
     assert_eq!((plan.create.len(), plan.waiting, plan.wake.len()), (4, 3, 0));
+}
+
+#[test]
+fn a_session_in_two_pods_counts_once_for_the_bound_of_sessions() {
+    let pods = [pool_pod(0, 1, &["moved"]), pool_pod(1, 1, &["moved"])];
+    let create = |most: u32| {
+        planned(&format!("{{pool: {{sessionsPerPod: 1, maxSessions: {most}}}}}"), &pods, &[]).create
+    };
+    assert_eq!((create(1).len(), create(2).len()), (0, 1));
 }
 
 #[test]
@@ -73,9 +83,55 @@ fn a_session_that_comes_back_gets_a_pod_that_it_has_not_left() {
     starting.life = Life::Starting;
     let plan = planned(yaml, &[pool_pod(0, 3, &[]), starting], &[back.clone()]);
     assert_eq!((plan.create.len(), plan.delete.len()), (0, 0));
-    // What bounds the pool bounds this too.
-    let bound = planned("{pool: {warm: 0, sessionsPerPod: 3, maxPods: 1}}", &[pool_pod(0, 3, &[])], &[back]);
-    assert_eq!(bound.create, Vec::<String>::new());
+}
+
+#[test]
+fn at_the_bound_an_empty_pod_makes_room_for_a_session_that_has_left_it() {
+    let back = Claim { barred: vec!["pod-0".into(), "pod-1".into()], ..claim("back", "alice", None, 1) };
+    let other = Claim { barred: vec!["pod-1".into()], ..claim("other", "bob", None, 2) };
+    let yaml = "{pool: {warm: 0, sessionsPerPod: 3, maxPods: 2}}";
+    let empty = || vec![pool_pod(0, 3, &[]), pool_pod(1, 3, &[])];
+    let first = planned(yaml, &empty(), &[back.clone(), other.clone()]);
+    assert_eq!((deleted(&first), first.create.len()), (vec!["pod-1"], 0), "the one that more have left");
+    // While it is on its way out nothing else goes; then another takes its place, which is enough.
+    let mut pods = empty();
+    pods[1].life = Life::Terminating;
+    let going = planned(yaml, &pods, &[back.clone(), other.clone()]);
+    assert_eq!((deleted(&going), going.create.len()), (vec![], 0));
+    pods.truncate(1);
+    let made = planned(yaml, &pods, &[back.clone(), other.clone()]);
+    assert_eq!((deleted(&made), made.create.len()), (vec![], 1));
+    pods.push(PoolPod { uid: "anew".into(), life: Life::Starting, ..pool_pod(1, 3, &[]) });
+    let rest = planned(yaml, &pods, &[back.clone(), other]);
+    assert_eq!((deleted(&rest), rest.create.len()), (vec![], 0));
+    // Whoever holds a slot keeps it.
+    let full = [pool_pod(0, 3, &["a"]), pool_pod(1, 3, &["b"])];
+    let plan = planned(yaml, &full, std::slice::from_ref(&back));
+    assert_eq!((deleted(&plan), plan.create.len()), (vec![], 0));
+    // Above the bound nothing goes for a pod that cannot be made all the same.
+    let above = [pool_pod(0, 3, &[]), pool_pod(1, 3, &["b"]), pool_pod(2, 3, &["c"])];
+    let back = Claim { barred: above.iter().map(|pod| pod.uid.clone()).collect(), ..back };
+    assert_eq!(deleted(&planned(yaml, &above, &[back])), Vec::<&str>::new());
+}
+
+#[test]
+fn a_session_is_told_when_another_takes_the_last_slot_that_a_bound_permits() {
+    let pods = [pool_pod(0, 5, &["first"])];
+    let first = claim("first", "alice", Some("pod-0"), 1);
+    let second = claim("second", "alice", None, 2);
+    let told = Claim { told_limit: true, ..claim("told", "alice", None, 3) };
+    for bound in ["maxSessionsPerSubject: 1", "maxSessions: 1"] {
+        let yaml = format!("{{pool: {{sessionsPerPod: 5, maxPods: 1, {bound}}}}}");
+        let plan = planned(&yaml, &pods, &[first.clone(), second.clone(), told.clone()]);
+        assert_eq!((plan.wake.as_slice(), plan.waiting), (&["second".to_owned()][..], 0), "{bound}");
+        // While nobody has the place nobody is kept from it.
+        let none = planned(&yaml, &[], &[claim("first", "alice", None, 1), second.clone()]);
+        assert_eq!(none.wake, Vec::<String>::new(), "{bound}");
+    }
+    let another = claim("another", "bob", None, 4);
+    let yaml = "{pool: {sessionsPerPod: 1, maxPods: 1, maxSessionsPerSubject: 1}}";
+    let full = [pool_pod(0, 1, &["first"])];
+    assert_eq!(planned(yaml, &full, &[first, another]).wake, Vec::<String>::new(), "no slot is free");
 }
 
 #[test]
@@ -190,6 +246,18 @@ fn any_claims() -> impl Strategy<Value = Vec<Claim>> {
         .prop_map(|number| (0..number).map(|n| claim(&format!("waiting-{n}"), "alice", None, 0)).collect())
 }
 
+fn any_barred() -> impl Strategy<Value = Vec<Claim>> {
+    // All that there are, or some.
+    let all = Just((0_u32..40).collect::<Vec<u32>>());
+    let left = prop_oneof![all, prop::collection::vec(0_u32..40, 0..40)];
+    prop::collection::vec(left, 0..6).prop_map(|all| {
+        let barred = |left: Vec<u32>| left.into_iter().map(|ordinal| format!("pod-{ordinal}")).collect();
+        let claim =
+            |(n, left)| Claim { barred: barred(left), ..claim(&format!("back-{n}"), "alice", None, 0) };
+        all.into_iter().enumerate().map(claim).collect()
+    })
+}
+
 /// The pool after a plan was carried out and everything settled.
 fn settle(mut pods: Vec<PoolPod>, plan: &Plan, slots: u32) -> Vec<PoolPod> {
     pods.retain(|pod| pod.life != Life::Terminating && !plan.delete.iter().any(|gone| gone.uid == pod.uid));
@@ -249,6 +317,26 @@ proptest! {
         prop_assert_eq!((&plan.create, &plan.delete), (&vec![], &vec![]), "{:?}", pods);
         let free: u32 = pods.iter().filter(|pod| fit(pod, &server, IMAGE) == Fit::Current).map(PoolPod::free).sum();
         prop_assert!(free >= server.pool.warm || pods.len() >= server.pool.max_pods as usize);
+    }
+
+    #[test]
+    fn a_pool_comes_to_rest_whatever_pods_sessions_have_left_and_keeps_none_out_that_it_could_take(
+        pods in any_pool(), claims in any_barred(), yaml in any_spec(),
+    ) {
+        let server = valid(&yaml);
+        let mut pods = pods;
+        for _ in 0..16 {
+            let plan = planned(&yaml, &pods, &claims);
+            pods = settle(pods, &plan, server.pool.slots);
+        }
+        let plan = planned(&yaml, &pods, &claims);
+        prop_assert_eq!((&plan.create, &plan.delete), (&vec![], &vec![]), "{:?}", pods);
+        let held = pods.iter().filter(|pod| !pod.occupancy.held.is_empty()).count();
+        for claim in claims.iter().filter(|claim| is_shut_out(&claim.barred, &server, &pods, IMAGE)) {
+            prop_assert!(held >= server.pool.max_pods as usize, "{claim:?} {pods:?}");
+            let offered = pods.iter().any(|pod| offers(pod, &server, IMAGE));
+            prop_assert_eq!(is_locked_out(&claim.barred, &server, &pods, IMAGE, NOW), offered);
+        }
     }
 
     #[test]

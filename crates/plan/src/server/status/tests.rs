@@ -77,6 +77,91 @@ fn what_people_have_to_mend_names_the_pod_and_the_remedy() {
 }
 
 #[test]
+fn sessions_that_cannot_leave_the_former_spec_are_counted_with_the_reason() {
+    let old = |ordinal, held: &[&str]| PoolPod { revision: "older".into(), ..pool_pod(ordinal, 50, held) };
+    let full = "all 1 pods of pool.maxPods are in use; end sessions or raise it";
+    let two = "2 of the sessions still use the former spec, until a slot of the present one is free";
+    let one = "1 of the sessions still uses the former spec, until a slot of the present one is free";
+    let quota = Trouble { reason: Reason::QuotaExceeded, message: "no".into() };
+    let table = [
+        (
+            "{pool: {maxPods: 1}}",
+            vec![old(0, &["a", "b"])],
+            None,
+            "Ready=False LimitReached",
+            format!("{full}; {two}"),
+        ),
+        (
+            "{pool: {maxPods: 1, warm: 0}}",
+            vec![old(0, &["a"])],
+            None,
+            "Ready=True PoolReady",
+            format!("{full}; {one}"),
+        ),
+        (
+            "{pool: {warm: 0}}",
+            vec![old(0, &["a"])],
+            None,
+            "Ready=True PoolReady",
+            format!("{one}; raise pool.warm"),
+        ),
+        ("{}", vec![old(0, &["a"])], Some(&quota), "Ready=False QuotaExceeded", format!("no; {one}")),
+        (
+            "{}",
+            vec![old(0, &["a"])],
+            None,
+            "Ready=False PoolStarting",
+            "pods of the pool are being made".into(),
+        ),
+        ("{}", vec![old(0, &["a"]), pool_pod(1, 50, &[])], None, "Ready=True PoolReady", String::new()),
+        (
+            "{pool: {maxPods: 1, sessionsPerPod: 1}}",
+            vec![pool_pod(0, 1, &["a"])],
+            None,
+            "Ready=False LimitReached",
+            full.into(),
+        ),
+        (
+            "{pool: {warm: 0}}",
+            vec![PoolPod { life: Life::Dead, ..old(0, &["a"]) }],
+            None,
+            "Ready=True PoolReady",
+            String::new(),
+        ),
+    ];
+    for (yaml, pods, refused, wanted, text) in table {
+        let status = of(yaml, &pods, 0, refused);
+        let message = &status.conditions.last().unwrap().message;
+        assert_eq!((ready(&status).as_str(), message), (wanted, &text), "{yaml} {pods:?}");
+        let stored = McpServer { status: Some(status), ..server(yaml) };
+        let moves_soon = wanted.ends_with("PoolStarting") || pods.len() == 2;
+        assert_eq!(is_held_up(&stored), !moves_soon, "{yaml} {pods:?}");
+    }
+}
+
+#[test]
+fn who_waits_is_told_what_somebody_has_to_mend_and_nothing_of_an_older_spec() {
+    let with = |refused: Option<&Trouble>, pods: &[PoolPod]| McpServer {
+        status: Some(of("{}", pods, 1, refused)),
+        ..server("{}")
+    };
+    for reason in [Reason::QuotaExceeded, Reason::PodForbidden] {
+        let refused = Trouble { reason, message: "a pod of the pool was refused: no".into() };
+        let stored = with(Some(&refused), &[]);
+        assert_eq!(trouble(&stored), Some(refused.clone()));
+        let mut later = stored;
+        later.metadata.generation = Some(9);
+        assert_eq!(trouble(&later), None);
+        assert_eq!(trouble(&with(Some(&refused), &[pool_pod(0, 50, &[])])), None, "a slot is free");
+    }
+    for reason in [Reason::Unschedulable, Reason::ImagePullFailed] {
+        assert_eq!(trouble(&with(None, &[starting(Some(reason))])).unwrap().reason, reason);
+    }
+    assert_eq!(trouble(&with(None, &[starting(None)])), None, "it is on its way");
+    assert_eq!(trouble(&server("{}")), None);
+}
+
+#[test]
 fn a_refused_server_is_not_ready_for_the_same_reason() {
     let shared = server("{auth: {type: Shared, shared: {secretKeyRef: {name: token, key: value}}}}");
     let refusal = validate(&shared, SecretState::Missing, CaState::Missing).unwrap_err();
@@ -106,4 +191,31 @@ fn refusals_of_pods_are_told_by_kind() {
     assert_eq!(reason("pods \"x\" is forbidden: exceeded quota: q"), Some(Reason::QuotaExceeded));
     assert_eq!(reason("pods \"x\" is forbidden: violates PodSecurity"), Some(Reason::PodForbidden));
     assert_eq!(reason("unable to create new content in namespace demo because it is being terminated"), None);
+}
+
+#[test]
+fn what_pods_need_and_cannot_have_is_named_with_the_remedy_and_is_no_end_of_what_serves() {
+    let what = "failed to apply network policy \"everything-x\": a policy says no";
+    let cases = [
+        (
+            prepare_trouble(what, true),
+            "Ready=False PodForbidden",
+            "; let the operator do so, or delete what is in its way",
+        ),
+        (prepare_trouble(what, false), "Ready=False PoolStarting", "; the operator tries again"),
+        (
+            prepare_trouble("secrets \"x\": exceeded quota: q", true),
+            "Ready=False QuotaExceeded",
+            "; raise the quota",
+        ),
+    ];
+    for (trouble, wanted, remedy) in cases {
+        let message = |status: &McpServerStatus| status.conditions.last().unwrap().message.clone();
+        let empty = of("{}", &[], 0, Some(&trouble));
+        assert_eq!((ready(&empty).as_str(), message(&empty)), (wanted, trouble.message.clone()));
+        assert!(trouble.message.ends_with(remedy), "{trouble:?}");
+        let serving = of("{}", &[pool_pod(0, 50, &[])], 0, Some(&trouble));
+        assert_eq!((ready(&serving).as_str(), message(&serving)), ("Ready=True PoolReady", trouble.message));
+    }
+    assert!(prepare_trouble(what, true).message.contains("network policy \"everything-x\""));
 }

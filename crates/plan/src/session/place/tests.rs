@@ -122,6 +122,28 @@ fn a_session_never_goes_back_to_a_pod_in_which_it_ended() {
 }
 
 #[test]
+fn a_session_that_ended_wherever_a_slot_is_free_says_so_unless_such_a_pod_can_be_replaced() {
+    let over = |pod: &str| (pod.to_owned(), report(SessionState::Ended, 0));
+    let wait = |most: u32, pods: &[PoolPod], reports: &[(String, SessionReport)]| {
+        let yaml = format!("{{pool: {{maxPods: {most}}}}}");
+        match decide(&valid(&yaml), &Observed { reports, ..observed(pods) }, NOW) {
+            Decision::Wait(wait) => format!("{}: {wait}", wait.reason()),
+            other => format!("{other:?}"),
+        }
+    };
+    let pods = [pool_pod(0, 50, &["a"]), pool_pod(1, 1, &["b"])];
+    let locked_out = "LimitReached: has ended in each pod of server \"everything\" with a free slot: raise pool.maxPods, or wait until such a pod is replaced";
+    let waits = "Pending: waits for a free slot of server \"everything\"";
+    assert_eq!(wait(2, &pods, &[over("pod-0")]), locked_out);
+    assert_eq!(wait(3, &pods, &[over("pod-0")]), waits, "another pod will be made");
+    assert_eq!(wait(2, &[pool_pod(0, 50, &[]), pods[1].clone()], &[over("pod-0")]), waits, "it is replaced");
+    let starting = PoolPod { life: Life::Starting, ..pool_pod(1, 50, &["b"]) };
+    assert_eq!(wait(2, &[pods[0].clone(), starting], &[over("pod-0")]), waits, "that one is for it");
+    assert_eq!(wait(1, &[pool_pod(1, 1, &["b"])], &[over("pod-1")]), waits, "no slot is free");
+    assert_eq!(wait(1, &[pool_pod(1, 1, &["b"])], &[]), waits);
+}
+
+#[test]
 fn of_two_pods_that_hold_it_the_promised_one_counts() {
     let pods = [pool_pod(0, 50, &["me"]), pool_pod(1, 50, &["me"])];
     let held = |pod: &str| (pod.to_owned(), report(SessionState::Idle, 0));

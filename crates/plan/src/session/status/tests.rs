@@ -293,6 +293,68 @@ fn each_server_is_named_once_in_what_is_wrong() {
     );
 }
 
+/// The server with the condition Ready and so many free slots.
+fn server_that_says(ready: &str, reason: &str, message: &str, free: i32) -> berth_api::McpServer {
+    let mut server = crate::server::fixture::server("{}");
+    server.status = serde_json::from_value(serde_json::json!({
+        "conditions": [{"type": "Ready", "status": ready, "reason": reason, "message": message,
+            "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": server.metadata.generation}],
+        "pods": 1, "readyPods": 1, "sessions": 1, "freeSlots": free,
+    }))
+    .unwrap();
+    server
+}
+
+#[test]
+fn a_session_that_waits_says_what_is_wrong_with_the_pool_and_at_its_deadline_too() {
+    let quota = server_that_says("False", "QuotaExceeded", "a pod of the pool was refused: q", 0);
+    let outcomes = [waiting().explained(&quota)];
+    let mut session = session("{bindTimeout: 1s}");
+    session.metadata.creation_timestamp = Some(Moment(NOW.0 - 5_000).to_api());
+    let told = status(&session, &outcomes, GATEWAY, NOW);
+    assert_eq!(conditions(&told).pop().unwrap(), "Ready=False QuotaExceeded");
+    let text = "waits for a free slot of server \"everything\": a pod of the pool was refused: q";
+    assert_eq!(told.conditions.last().unwrap().message, text);
+    assert_eq!(told.servers[0].reason.as_deref(), Some("QuotaExceeded"));
+    assert_eq!(next_look(&session, &outcomes, NOW), Some(NOW.plus(WAITING)));
+    for (ready, reason) in [("True", "PoolReady"), ("False", "PoolStarting"), ("False", "LimitReached")] {
+        assert_eq!(waiting().explained(&server_that_says(ready, reason, "x", 0)), waiting(), "{reason}");
+    }
+    let limit = Outcome::Waiting(Wait::Sessions { server: "everything".into(), most: 1 });
+    assert_eq!(limit.clone().explained(&quota), limit);
+}
+
+#[test]
+fn a_session_that_cannot_leave_the_former_spec_says_so_and_stays_ready() {
+    let older = crate::pod::PoolPod { revision: "older".into(), ..pool_pod(0, 50, &["77-session"]) };
+    let kept = |report| Outcome::kept(&valid("{}"), &older, Some(report));
+    let full = server_that_says("False", "LimitReached", "full", 0);
+    let told = status(&session("{}"), &[kept(report(None, None)).explained(&full)], GATEWAY, NOW);
+    assert_eq!(conditions(&told).pop().unwrap(), "Ready=True Bound");
+    let name = full.metadata.name.clone().unwrap();
+    let text =
+        format!("still uses the former spec of server {name:?}, until a slot of the present one is free");
+    assert_eq!(told.servers[0].last_error.as_ref(), Some(&text));
+    // The same again is no write.
+    let again = AgentSession { status: Some(told.clone()), ..session("{}") };
+    assert_eq!(status(&again, &[kept(report(None, None)).explained(&full)], GATEWAY, NOW), told);
+    // What the upstream says is not hidden by it, nor is what people have to do by the pod.
+    let down = report(Some(Failure::UpstreamUnreachable), Some("connect refused"));
+    let down = status(&session("{}"), &[kept(down).explained(&full)], GATEWAY, NOW);
+    assert_eq!(conditions(&down).pop().unwrap(), "Ready=False UpstreamUnreachable");
+    assert_eq!(down.servers[0].last_error, Some(format!("{text}; connect refused")));
+    let noted = kept(report(None, None)).noted("delete the pod");
+    assert_eq!(noted.clone().explained(&full), noted);
+    // One that moves within moments is not written of.
+    let moves = kept(report(None, None));
+    for server in
+        [server_that_says("False", "PoolStarting", "", 0), server_that_says("True", "PoolReady", "", 3)]
+    {
+        assert_eq!(moves.clone().explained(&server), moves);
+    }
+    assert_eq!(held(None, None).explained(&full), held(None, None));
+}
+
 #[test]
 fn a_slot_that_serves_on_in_a_pod_which_obeys_nobody_is_bound_and_says_what_to_do() {
     let trouble = crate::pod::Trouble::locked("everything-x-0", 50_000);

@@ -1,14 +1,25 @@
-//! Every interleaving of threads that contend for sessions and the gate they share. Run by
-//! `cargo test -p berth-sidecar --features loom --lib interleavings`.
+//! Every interleaving of threads that contend for sessions and the gate they share.
 
 use super::super::gate::{Gate, Moment};
 use super::*;
 use crate::upstream::{Site, Step};
 use berth_wire::Failure as Reason;
-use loom::sync::Arc;
+use loom::sync::{Arc, Mutex, MutexGuard};
 use loom::thread;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, PoisonError};
 use tokio::time::Instant;
+
+impl<T> Lock for Mutex<T> {
+    type Of = T;
+    type Guard<'a>
+        = MutexGuard<'a, T>
+    where
+        T: 'a;
+
+    fn hold(&self) -> Self::Guard<'_> {
+        self.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// The same for every run: what happens must depend on the interleaving alone.
 static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
