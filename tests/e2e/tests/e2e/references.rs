@@ -1,7 +1,11 @@
 //! What a session or server names and does not get: a reason in `kubectl get`, and the rest works on.
 
-use berth_api::{AgentSession, McpServer};
-use berth_e2e::{McpClient, Probe, TestNamespace, eventually, in_namespace, kubectl, mcp_server, subject_of};
+use berth_api::{AgentSession, BindingState, McpServer};
+use berth_e2e::{
+    McpClient, POOL, Probe, TestNamespace, eventually, in_namespace, kubectl, mcp_server, pod_metrics,
+    subject_of,
+};
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -100,6 +104,43 @@ async fn the_bound_on_sessions_of_a_server_shows_as_limit_reached() {
         let first = namespace.api::<AgentSession>().get("first").await.unwrap();
         namespace.end(&first, BOUND).await;
         row_shows(&namespace, "bses", &["True", "Bound"]).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_that_leaves_a_session_and_comes_back_is_bound_again_in_a_full_pool() {
+    in_namespace("back", |namespace| async move {
+        let (probe, token) = (Probe::start(&namespace).await, namespace.token("alice").await);
+        let pool = json!({"pool": {"warm": 1, "sessionsPerPod": 2, "maxPods": 1}});
+        mcp_server(&namespace, "full", &probe.url(), pool).await;
+        mcp_server(&namespace, "other", &probe.url(), json!({})).await;
+        apply_session(&namespace, &["full", "other"]).await;
+        row_shows(&namespace, "bses", &["True", "Bound"]).await;
+        let sessions = namespace.api::<AgentSession>();
+        let name_only = async |servers: &[&str]| {
+            let servers: Vec<Value> = servers.iter().map(|name| json!({"name": name})).collect();
+            let patch = Patch::Merge(json!({"spec": {"servers": servers}}));
+            sessions.patch("s", &PatchParams::default(), &patch).await.unwrap();
+        };
+        name_only(&["other"]).await;
+        eventually("the sidecar of the other server alone holds a slot", BOUND, || async {
+            let held =
+                pod_metrics(&namespace.client, &namespace.name, POOL).await.sum("berth_sidecar_sessions");
+            (held == 1.0).then_some(())
+        })
+        .await;
+        // A session cannot come back to a pod where it ended: that pod gives way to another.
+        name_only(&["full", "other"]).await;
+        eventually("the session says that both are bound", BOUND, || async {
+            let status = sessions.get("s").await.unwrap().status.unwrap_or_default();
+            let bound = status.servers.iter().filter(|entry| entry.state == BindingState::Bound).count();
+            (bound == 2).then_some(())
+        })
+        .await;
+        let mut client = McpClient::new(&namespace.name, "s", "full", &token);
+        client.initialize().await;
+        assert_eq!(client.call("echo", json!({"message": "back"})).await, "back");
     })
     .await;
 }
