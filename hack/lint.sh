@@ -9,8 +9,9 @@ unformatted=$(gofmt -l tests/cluster)
 [[ -z $unformatted ]] || die "not formatted by gofmt: $unformatted"
 
 banner "lint: clippy"
-# Tests that run only when they are named are not among --tests.
-cargo clippy --workspace --lib --bins --tests --test '*' --benches --locked -- -D warnings
+cargo clippy --workspace --all-targets --locked -- -D warnings
+# Tests that run only when they are named are not among all targets.
+cargo clippy --workspace --test '*' --locked -- -D warnings
 
 # A build of the whole workspace unites the features of all members, so a pure crate that reaches for a client would compile
 # there. Alone, it does not.

@@ -151,10 +151,10 @@ impl Routes {
         let uses = |session: &AgentSession| {
             session.namespace().as_deref() == Some(namespace)
                 && session.spec.servers.iter().any(|binding| binding.name == server)
-                && concerns(session)
         };
-        for session in self.stores.sessions.state_filter(uses) {
-            self.triggers.sessions.fire(ObjectRef::from_obj(&*session));
+        // What asks the book comes after the store let go: the book is locked before a store, never the other way round.
+        for session in self.stores.sessions.state_filter(uses).iter().filter(|session| concerns(session)) {
+            self.triggers.sessions.fire(ObjectRef::from_obj(&**session));
         }
     }
 }

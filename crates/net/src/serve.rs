@@ -113,6 +113,7 @@ pub async fn serve_latest(
             accepted = accept(&listener) => accepted,
         };
         let Some(stream) = accepted else { continue };
+        latest.retain(|connection| !connection.is_finished());
         if latest.len() >= max_connections {
             latest.pop_front().inspect(AbortHandle::abort);
         }
@@ -205,6 +206,6 @@ mod tests {
         );
         cancel.cancel();
         server.await.unwrap();
-        assert_eq!(silent[11].read(&mut [0]).await.unwrap_or(0), 0, "cut at the end");
+        assert_eq!(silent[10].read(&mut [0]).await.unwrap_or(0), 0, "cut at the end");
     }
 }

@@ -38,14 +38,18 @@ pub struct Applied {
     pub result: Result<(), Error>,
 }
 
-/// Decides what to do. Pods that are to be deleted are promised to nobody from this moment on.
-pub fn decide(server: &McpServer, valid: &ValidServer, ctx: &Context, now: Moment) -> Plan {
+/// Decides what to do. Pods that are to be deleted are promised to nobody from this moment on. None is when no other can be
+/// made in its place, as something is `unprepared`.
+pub fn decide(server: &McpServer, valid: &ValidServer, unprepared: bool, ctx: &Context, now: Moment) -> Plan {
     ctx.slots.with(|book| {
         let pods = pool_pods(&valid.namespace, &valid.key.uid, ctx, book);
         let claims = claims(&valid.namespace, server, ctx, book);
         let image = ctx.settings.sidecar.mark();
         let observed = Observed { pods: &pods, claims: &claims, image: &image };
-        let plan = pool::plan(valid, &observed, now);
+        let mut plan = pool::plan(valid, &observed, now);
+        if unprepared {
+            plan.delete.clear();
+        }
         plan.delete.iter().for_each(|pod| book.condemn(&pod.uid));
         plan
     })
@@ -173,7 +177,7 @@ mod tests {
 
     /// One pass over a pool whose cache has no pods.
     async fn pass(ctx: &Context, valid: &ValidServer) -> (Plan, Applied) {
-        let plan = decide(&server("everything", &json!({})), valid, ctx, ctx.clock.now());
+        let plan = decide(&server("everything", &json!({})), valid, false, ctx, ctx.clock.now());
         let applied = apply(valid, &plan, None, ctx).await;
         (plan, applied)
     }
@@ -196,7 +200,7 @@ mod tests {
     #[tokio::test]
     async fn a_name_that_somebody_else_has_is_passed_over_and_a_pool_that_finds_none_says_which() {
         let (ctx, api, valid) = stage().await;
-        let plan = decide(&server("everything", &json!({})), &valid, &ctx, ctx.clock.now());
+        let plan = decide(&server("everything", &json!({})), &valid, false, &ctx, ctx.clock.now());
         let path = |name: &str| format!("{PODS}/{name}");
         api.put(&path(&plan.create[0]), foreign(&plan.create[0]));
         let (_, applied) = pass(&ctx, &valid).await;
@@ -215,9 +219,20 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn no_pod_goes_when_none_can_be_made_in_its_place() {
+        let (mut ctx, _, valid) = stage().await;
+        let mut dead = own(&valid, "everything-x-0");
+        dead["status"] = json!({"phase": "Failed"});
+        ctx.stores.pods = crate::fixture::store_of(vec![serde_json::from_value(dead).unwrap()]);
+        let server = server("everything", &json!({}));
+        let deleted = |unprepared| decide(&server, &valid, unprepared, &ctx, ctx.clock.now()).delete.len();
+        assert_eq!((deleted(true), deleted(false)), (0, 1));
+    }
+
+    #[tokio::test]
     async fn a_pod_of_the_pool_that_lost_its_labels_gets_them_back_instead_of_a_second_one() {
         let (ctx, api, valid) = stage().await;
-        let plan = decide(&server("everything", &json!({})), &valid, &ctx, ctx.clock.now());
+        let plan = decide(&server("everything", &json!({})), &valid, false, &ctx, ctx.clock.now());
         let name = &plan.create[0];
         let mut lost = own(&valid, name);
         lost["metadata"].as_object_mut().unwrap().remove("labels");

@@ -389,7 +389,11 @@ pub mod tests {
         anew.metadata.uid = Some("another-of-that-name".into());
         let plain = "waits for a free slot of server \"everything\"";
         for (servers, reason, text) in [
-            (vec![stored], "QuotaExceeded", format!("{plain}: q is used up")),
+            (
+                vec![stored],
+                "QuotaExceeded",
+                format!("{plain}: its pool says QuotaExceeded, see kubectl describe mcpserver everything"),
+            ),
             (vec![anew], "Pending", plain.to_owned()),
             (vec![], "Pending", plain.to_owned()),
         ] {

@@ -60,17 +60,20 @@ pub fn create_trouble(message: &str) -> Option<Trouble> {
     Some(Trouble { reason, message: format!("a pod of the pool was refused: {message}") })
 }
 
-/// What it means that something which pods need before they run could not be made or looked at: `what` names it and says why,
-/// `refused` is whether the API server would not have it, so that somebody has to act.
-pub fn prepare_trouble(what: &str, refused: bool) -> Trouble {
-    let (reason, remedy) = if what.contains("exceeded quota") {
-        (Reason::QuotaExceeded, "raise the quota")
-    } else if refused {
-        (Reason::PodForbidden, "let the operator do so, or delete what is in its way")
-    } else {
-        (Reason::PoolStarting, "the operator tries again")
+/// What it means that something which pods need before they run could not be made or looked at. `refused` says what, if the API
+/// server would not have it, so that somebody has to act. Any other text may be a new one each time, and each would be a write
+/// that asks for the next look at once: it is in the log alone.
+pub fn prepare_trouble(refused: Option<&str>) -> Trouble {
+    let (reason, text, remedy) = match refused {
+        Some(what) if what.contains("exceeded quota") => (Reason::QuotaExceeded, what, "raise the quota"),
+        Some(what) => (Reason::PodForbidden, what, "let the operator do so, or delete what is in its way"),
+        None => (
+            Reason::PoolStarting,
+            "the certificate or the network policy of its pods cannot be kept now",
+            "the operator tries again, and logs why",
+        ),
     };
-    Trouble { reason, message: format!("no pod of the pool can be made: {what}; {remedy}") }
+    Trouble { reason, message: format!("no pod of the pool can be made: {text}; {remedy}") }
 }
 
 /// What it means that the pod `name` cannot be made because there is one of that name which is not of this server.
@@ -90,13 +93,15 @@ pub fn labels_lost(name: &str, why: &str) -> Trouble {
 }
 
 /// Why `server` has no slot for a session that waits, as far as somebody has to act on it: what its status says of the spec that
-/// it has now.
+/// it has now. By the reason alone: the text may hold figures that change by themselves, and would be written to each session.
 pub fn trouble(server: &McpServer) -> Option<Trouble> {
     let ready = current_ready(server).filter(|ready| ready.status == "False")?;
     let reason =
         [Reason::QuotaExceeded, Reason::PodForbidden, Reason::Unschedulable, Reason::ImagePullFailed];
     let reason = reason.into_iter().find(|reason| reason.as_str() == ready.reason)?;
-    Some(Trouble { reason, message: ready.message.clone() })
+    let name = server.metadata.name.as_deref().unwrap_or_default();
+    let message = format!("its pool says {reason}, see kubectl describe mcpserver {name}");
+    Some(Trouble { reason, message })
 }
 
 /// Whether sessions go on with the former spec of `server`, since no slot of its present one is free or on its way, as its status

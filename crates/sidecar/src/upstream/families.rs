@@ -33,7 +33,9 @@ pub(super) async fn connect_any(addresses: &[IpAddr], port: u16) -> io::Result<T
         match ended {
             Some(Ok(stream)) => {
                 // A stream that is silent for hours must not outlive its upstream, or what a NAT on the way remembers of it.
-                socket::tune(&stream, End::Upstream)?;
+                if let Err(error) = socket::tune(&stream, End::Upstream) {
+                    tracing::debug!(%error, "a socket without its options is used as it is");
+                }
                 return Ok(stream);
             }
             Some(Err(error)) if worst.kind() != io::ErrorKind::ConnectionRefused => worst = error,

@@ -166,8 +166,20 @@ async fn urls_that_no_sidecar_could_dial_are_refused() {
     in_namespace("bad-urls", |namespace| async move {
         let ports = ["abc", "", "0", "65536", "70000", "99999", "080"]
             .map(|port| format!("http://a.test:{port}/mcp"));
-        let hosts =
-            ["", "h..x", "é.test", "-a.test", "a-.test", "1.2.3.999", "1.2.3", "a b", "a.1", "[::1", "[x]"];
+        let hosts = [
+            "",
+            "h..x",
+            "é.test",
+            "-a.test",
+            "a-.test",
+            "1.2.3.999",
+            "01.02.03.04",
+            "1.2.3",
+            "a b",
+            "a.1",
+            "[::1",
+            "[x]",
+        ];
         let hosts = hosts.map(|host| format!("http://{host}/mcp"));
         let ends = ["\n", " ", "\u{7f}", "?a=\"b\"", "<c>", "é", "\\", "{x}", "#f"]
             .map(|end| format!("http://a.test/mcp{end}"));
@@ -190,6 +202,9 @@ async fn urls_of_every_usual_form_are_accepted() {
             "http://a.test/mcp",
             "https://a.test",
             "http://h/",
+            "http://mcp.1team/mcp",
+            "http://2-x.3-4-y/mcp",
+            "http://10.0.200.255/mcp",
             "http://h",
             "https://A_b-c.xn--e1afmkfd.:65535/mcp",
             "https://a.test/a%20b/@x;y=(1)?q[]=1&r=~'!*,",

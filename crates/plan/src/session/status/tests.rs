@@ -313,7 +313,7 @@ fn a_session_that_waits_says_what_is_wrong_with_the_pool_and_at_its_deadline_too
     session.metadata.creation_timestamp = Some(Moment(NOW.0 - 5_000).to_api());
     let told = status(&session, &outcomes, GATEWAY, NOW);
     assert_eq!(conditions(&told).pop().unwrap(), "Ready=False QuotaExceeded");
-    let text = "waits for a free slot of server \"everything\": a pod of the pool was refused: q";
+    let text = "waits for a free slot of server \"everything\": its pool says QuotaExceeded, see kubectl describe mcpserver everything";
     assert_eq!(told.conditions.last().unwrap().message, text);
     assert_eq!(told.servers[0].reason.as_deref(), Some("QuotaExceeded"));
     assert_eq!(next_look(&session, &outcomes, NOW), Some(NOW.plus(WAITING)));
