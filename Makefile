@@ -9,7 +9,7 @@ help: ## Show this
 demo: ## The main job on a real cluster: a session made, a tool called, the session deleted and proved gone
 	@hack/demo.sh
 
-test: ## Everything: lint, unit, API-level and e2e tests, on the test cluster
+test: ## Everything: lint, unit, API-level, e2e and install tests, on the test cluster
 	@hack/test.sh
 
 soak: ## The e2e tests with their full counts, each figure printed

@@ -111,7 +111,7 @@ impl Outcome {
             // One that calls moves later in any case.
             Self::Held { outdated: true, note: None, ref report, .. }
                 if is_held_up(server)
-                    && !report.as_ref().is_some_and(|report| report.activity.in_flight > 0) =>
+                    && report.as_ref().is_none_or(|report| report.activity.in_flight == 0) =>
             {
                 let name = server.metadata.name.as_deref().unwrap_or_default();
                 let error = report.as_ref().and_then(|report| report.message.as_deref());
