@@ -149,6 +149,12 @@ impl Refusal {
     fn reason(&self) -> Option<&'static str> {
         match self {
             Self::Elsewhere | Self::SessionNotFound => None,
+            // Their codes have one meaning, and say it themselves.
+            Self::TooManyCalls
+            | Self::Busy
+            | Self::HeadTooLarge
+            | Self::BodyTooLarge { .. }
+            | Self::OutcomeUnknown => None,
             Self::ForbiddenOrigin => Some("ForbiddenOrigin"),
             Self::ForbiddenHost => Some("ForbiddenHost"),
             Self::NoToken | Self::BadToken => Some("Unauthorized"),
@@ -157,11 +163,8 @@ impl Refusal {
             Self::NotPlaced { reason } | Self::Blocked { reason, .. } => Some(reason.as_str()),
             Self::Starting => Some("Starting"),
             Self::Ending => Some("Ending"),
-            Self::TooManyCalls | Self::Busy => Some("Busy"),
-            Self::HeadTooLarge | Self::BodyTooLarge { .. } => Some("TooLarge"),
             Self::BodyIncomplete => Some("BodyIncomplete"),
             Self::BodyMalformed => Some("BodyMalformed"),
-            Self::OutcomeUnknown => Some("OutcomeUnknown"),
         }
     }
 
