@@ -148,9 +148,10 @@ impl Refusal {
     /// The reason in `data.reason`. A session that is not there has none: nothing may tell why.
     fn reason(&self) -> Option<&'static str> {
         match self {
-            Self::Elsewhere | Self::SessionNotFound => None,
-            // Their codes have one meaning, and say it themselves.
-            Self::TooManyCalls
+            // Nothing is told, or the code has one meaning and says it itself.
+            Self::Elsewhere
+            | Self::SessionNotFound
+            | Self::TooManyCalls
             | Self::Busy
             | Self::HeadTooLarge
             | Self::BodyTooLarge { .. }
