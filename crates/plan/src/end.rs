@@ -8,6 +8,7 @@ pub mod record;
 pub mod report;
 pub mod status;
 
+use crate::lead::HEARING;
 use crate::pod::{self, Life, Occupancy, PoolPod};
 use crate::session::clocks::end_bound;
 use crate::time::Moment;
@@ -21,8 +22,8 @@ use std::time::Duration;
 const RETRY: Duration = Duration::from_secs(1);
 /// Pause before a sidecar whose end goes on is asked again; its stream tells of the end at once.
 const LOOK: Duration = Duration::from_secs(5);
-/// How long an operator that has only just started waits for sidecars to tell what they hold, past the bound too.
-pub const HEARING: Duration = Duration::from_secs(10);
+/// How long sidecars may take to answer who are asked when the bound is reached. It is part of what an end may take.
+pub const LAST_ASK: Duration = Duration::from_secs(1);
 /// An end that lasts longer than this shows as a condition.
 pub const SHOWN_AFTER: Duration = Duration::from_secs(2);
 
@@ -40,7 +41,7 @@ pub struct Ending {
 }
 
 impl Ending {
-    /// When the end is over, whatever is left.
+    /// When the end is over, whatever is left, but for [`LAST_ASK`].
     pub fn bound(&self) -> Moment {
         self.since.plus(end_bound(self.drain, self.close))
     }
@@ -128,6 +129,12 @@ pub struct Observed<'a> {
     pub started: Moment,
 }
 
+/// How long sidecars that are asked at `now` may take to answer, by an operator that started then: a hung one must not hold up
+/// the end for longer than its bound allows.
+pub fn answer_within(ending: &Ending, started: Moment, now: Moment) -> Duration {
+    now.until(ending.bound().max(started.plus(HEARING))).max(LAST_ASK)
+}
+
 /// What to do next.
 pub fn next(ending: &Ending, observed: &Observed<'_>, now: Moment) -> Step {
     let holdings = observed.holdings;
@@ -175,11 +182,6 @@ pub fn ending(session: &AgentSession, servers: &[Timeouts], since: Moment) -> En
         drain: own.unwrap_or_else(|| longest(|timeouts| &timeouts.drain)),
         close: longest(|timeouts| &timeouts.close),
     }
-}
-
-/// Whether a pod may hold sessions that nobody has heard of: it is ready, and its sidecar has not told everything.
-pub fn is_unheard(pod: &Pod, synced: bool) -> bool {
-    !synced && PoolPod::read(pod, Occupancy::default()).life == Life::Ready
 }
 
 /// What the operator knows of a pod.

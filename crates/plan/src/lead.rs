@@ -30,6 +30,10 @@ pub enum Turn {
     Wait,
 }
 
+/// How long an operator that has only just begun to lead waits for sidecars to tell what they hold: one that led before may have
+/// died before it wrote that down.
+pub const HEARING: Duration = Duration::from_secs(10);
+
 /// The first term: zero is what a sidecar has seen that nobody has talked to.
 const FIRST_TERM: u64 = 1;
 

@@ -156,6 +156,11 @@ impl PoolPod {
         self.life == Life::Ready && self.occupancy.synced && self.address.is_some()
     }
 
+    /// Whether it may hold sessions that nobody has heard of: it is ready, and its sidecar has not told everything.
+    pub fn is_unheard(&self) -> bool {
+        self.life == Life::Ready && !self.occupancy.synced
+    }
+
     /// Whether it runs, or will.
     pub fn is_alive(&self) -> bool {
         !matches!(self.life, Life::Terminating | Life::Dead)

@@ -175,6 +175,7 @@ impl Binder<'_> {
                 held: place::held_by_others(uid, &pods),
                 held_by_subject: u32::try_from(of_subject).unwrap_or(u32::MAX),
                 image: &image,
+                started: ctx.started,
             };
             step(book, &observed, promise.clone())
         })
@@ -373,6 +374,27 @@ pub mod tests {
         assert!(note.contains("\"everything-x-0\"") && note.contains("delete the pod, or set"), "{note}");
         let trouble = ctx.slots.with(|book| pool_pods("demo", "server", &ctx, book)[0].trouble.clone());
         assert_eq!(trouble.unwrap().message, note);
+    }
+
+    #[tokio::test]
+    async fn a_session_that_only_a_silent_sidecar_knows_of_gets_no_second_slot_from_the_next_operator() {
+        let (mut ctx, stand, server) = stage("127.0.79.17").await;
+        let session = fixture::deleted_session(&json!({}));
+        let held = report("77-session", SessionState::Idle);
+        let _holder = Stand::start(&ctx.ca, "127.0.79.18", vec![held]).await;
+        let mut holds = ctx.stores.pods.state()[0].as_ref().clone();
+        holds.metadata.uid = Some("holds".into());
+        holds.metadata.name = Some("everything-x-1".into());
+        holds.status.get_or_insert_default().pod_ip = Some("127.0.79.18".into());
+        ctx.stores.pods = fixture::store_of(vec![ctx.stores.pods.state()[0].as_ref().clone(), holds.clone()]);
+        ctx.started = ctx.clock.now();
+        let outcome = bind(&session, Ok(open(&server)), &[], &ctx, ctx.clock.now()).await;
+        assert!(matches!(outcome, Outcome::Waiting(Wait::Unheard { .. })), "{outcome:?}");
+        ctx.fleet.follow(&holds);
+        until("synced", || ctx.fleet.is_synced("holds")).await;
+        let outcome = bind(&session, Ok(open(&server)), &[], &ctx, ctx.clock.now()).await;
+        let Outcome::Held { pod, .. } = outcome else { panic!("{outcome:?}") };
+        assert_eq!((pod.uid.as_str(), stand.held()), ("holds", vec![]));
     }
 
     #[tokio::test]

@@ -72,7 +72,10 @@ pub async fn end(session: &AgentSession, ctx: &Context) -> Result<Action, Error>
             started: ctx.started,
         };
         match end::next(&ending, &observed, now) {
-            Step::Close(asked) => holdings::close(session, request, &mut holdings, &asked, ctx).await,
+            Step::Close(asked) => {
+                let within = end::answer_within(&ending, ctx.started, now);
+                holdings::close(session, request, within, &mut holdings, &asked, ctx).await;
+            }
             Step::Wait(until) => {
                 if let Some(status) = end::status::status(session, &ending, &holdings, now) {
                     update_status::write(session, &status, ctx).await?;

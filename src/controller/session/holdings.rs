@@ -5,11 +5,14 @@ use crate::controller::session::strays::Stray;
 use crate::watch::routes;
 use berth_api::AgentSession;
 use berth_plan::end::{self, Holding, Known, State};
+use berth_plan::pod::PoolPod;
 use berth_wire::EndRequest;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
 
 /// Every pod that holds the session or held it: what status says, what this process promised, what sidecars report. A crash
 /// between a PUT and the status write loses none of them. `strays` are pods that exist and are not in the cache.
@@ -69,7 +72,7 @@ pub fn unheard(session: &AgentSession, ctx: &Context) -> bool {
     let may_hold = |pod: &Pod| {
         pod.namespace() == namespace
             && routes::owner(pod).is_some_and(|server| named(&server))
-            && end::is_unheard(pod, ctx.fleet.is_synced(&pod.uid().unwrap_or_default()))
+            && PoolPod::read(pod, ctx.fleet.occupancy(&pod.uid().unwrap_or_default(), vec![])).is_unheard()
     };
     // One that this process deletes is surely empty, though the cache may still show it ready. The book is never asked under the
     // lock of the cache.
@@ -77,10 +80,12 @@ pub fn unheard(session: &AgentSession, ctx: &Context) -> bool {
     !ctx.stores.pods.state_filter(may_hold).iter().all(condemned)
 }
 
-/// Asks the sidecars of `asked` (indices of `holdings`) to end the session, all at once, and notes what they answer.
+/// Asks the sidecars of `asked` (indices of `holdings`) to end the session, all at once, and notes what they answer `within` that
+/// time.
 pub async fn close(
     session: &AgentSession,
     request: EndRequest,
+    within: Duration,
     holdings: &mut [Holding],
     asked: &[usize],
     ctx: &Context,
@@ -88,13 +93,18 @@ pub async fn close(
     let uid = session.uid().unwrap_or_default();
     let pods: Vec<(usize, String)> =
         asked.iter().filter_map(|index| Some((*index, holdings.get(*index)?.pod_uid.clone()))).collect();
-    let answers = join_all(pods.iter().map(|(_, pod)| ctx.fleet.end(pod, &uid, request))).await;
+    let asks = pods.iter().map(|(_, pod)| timeout(within, ctx.fleet.end(pod, &uid, request)));
+    let answers = join_all(asks).await;
     for ((index, _), answer) in pods.iter().zip(answers) {
         let Some(holding) = holdings.get_mut(*index) else { continue };
         holding.state = match answer {
-            Ok(report) => State::Answered(report),
-            Err(error) => {
+            Ok(Ok(report)) => State::Answered(report),
+            Ok(Err(error)) => {
                 tracing::info!(session = session.name_any(), pod = holding.pod, %error, "end not confirmed yet");
+                State::Silent
+            }
+            Err(_) => {
+                tracing::info!(session = session.name_any(), pod = holding.pod, "end not confirmed in time");
                 State::Silent
             }
         };

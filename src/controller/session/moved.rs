@@ -10,6 +10,7 @@ use berth_plan::session::build;
 use berth_plan::session::moved::{LeftBehind, Told, is_stored, left_behind};
 use berth_plan::session::status::Outcome;
 use kube::ResourceExt;
+use std::time::Duration;
 
 /// Asks every sidecar that holds the session, though it has its slot of that server in another pod, to end it. What is returned
 /// is left. A slot counts once the API server, asked live, says where it is: until then gateways may look for the session where
@@ -48,7 +49,15 @@ pub async fn leave(
         .map(|(index, _)| index)
         .collect();
     let (drain, close) = end::bounds(session, held.iter().map(|holding| holding.server.as_str()), ctx);
-    holdings::close(session, build::end_request(drain, close, end::WAIT), &mut held, &asked, ctx).await;
+    holdings::close(
+        session,
+        build::end_request(drain, close, end::WAIT),
+        Duration::MAX,
+        &mut held,
+        &asked,
+        ctx,
+    )
+    .await;
     for holding in held.iter().filter(|holding| matches!(holding.state, State::Answered(_))) {
         ctx.metrics.orphan_ended();
         let (session, pod) = (session.name_any(), &holding.pod);
@@ -85,7 +94,6 @@ mod tests {
     use kube::runtime::controller::Action;
     use serde_json::{Value, json};
     use std::sync::Arc;
-    use std::time::Duration;
 
     const UID: &str = "77-session";
 

@@ -8,6 +8,7 @@ use berth_plan::end::{Holding, State, unasked};
 use berth_plan::session::build;
 use berth_plan::session::removed::removed;
 use kube::ResourceExt;
+use std::time::Duration;
 
 /// Asks every sidecar that holds the session for a server which its spec does not name to end it, and gives back the slots of
 /// those where it is over. What is returned is left.
@@ -19,7 +20,7 @@ pub async fn leave(session: &AgentSession, strays: &[Stray], ctx: &Context) -> V
     let (drain, close) = end::bounds(session, held.iter().map(|holding| holding.server.as_str()), ctx);
     let request = build::end_request(drain, close, end::WAIT);
     let asked = unasked(&held);
-    holdings::close(session, request, &mut held, &asked, ctx).await;
+    holdings::close(session, request, Duration::MAX, &mut held, &asked, ctx).await;
     // One that is out of reach now may be back later, or gone.
     for holding in held.iter_mut().filter(|holding| holding.state == State::Stray) {
         holding.state = State::Silent;

@@ -17,7 +17,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::time::timeout;
 
-/// Lines of a log that a failed test shows.
+/// Lines of each log that a failed test shows.
 const TOLD: usize = 80;
 /// How long there may be none that leads, after a test that killed one.
 const LEADER_BOUND: Duration = Duration::from_mins(1);
@@ -132,7 +132,7 @@ impl Drop for LateOperators {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.files.disable_cleanup(std::env::var_os("BERTH_KEEP").is_some());
-            for path in self.logs().iter().rev().take(2).rev() {
+            for path in self.logs() {
                 eprintln!("--- the end of {}", path.display());
                 let log = fs::read_to_string(path).unwrap_or_default();
                 let lines: Vec<&str> = log.lines().collect();

@@ -68,13 +68,23 @@ fn an_end_that_goes_on_is_looked_at_when_it_begins_to_show_and_then_now_and_agai
 
 #[test]
 fn the_bound_ends_it_whatever_is_left_and_not_a_millisecond_earlier() {
-    assert_eq!(bounds().bound(), at(45_000));
+    assert_eq!(bounds().bound(), at(44_000));
     for state in [State::Silent, draining()] {
-        let early = step(vec![state.clone()], at(44_999));
+        let early = step(vec![state.clone()], at(43_999));
         assert!(!matches!(early, Step::Tell(_)), "{early:?}");
-        let Step::Tell(report) = step(vec![state], at(45_000)) else { panic!("not told") };
+        let Step::Tell(report) = step(vec![state], at(44_000)) else { panic!("not told") };
         assert!(!report.is_complete());
     }
+}
+
+#[test]
+fn a_hung_sidecar_is_waited_for_until_the_bound_and_one_that_is_asked_there_for_a_second() {
+    let within = |started, now| answer_within(&bounds(), started, now).as_millis();
+    for (now, millis) in [(0, 44_000), (40_000, 4_000), (43_500, 1_000), (44_000, 1_000), (3_600_000, 1_000)]
+    {
+        assert_eq!(within(STARTED, at(now)), millis, "at {now}");
+    }
+    assert_eq!(within(at(3_600_000), at(3_601_000)), 9_000, "an operator that was away has not asked yet");
 }
 
 #[test]
@@ -107,7 +117,7 @@ fn an_operator_that_has_just_started_waits_past_the_bound_for_sidecars_and_not_f
 fn nothing_is_told_while_a_pod_may_hold_the_session_unheard() {
     let observed = Observed { holdings: &[], unheard: true, told: false, started: STARTED };
     assert_eq!(next(&bounds(), &observed, at(0)), Step::Wait(at(1_000)));
-    assert!(matches!(next(&bounds(), &observed, at(45_000)), Step::Tell(_)));
+    assert!(matches!(next(&bounds(), &observed, at(44_000)), Step::Tell(_)));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Which pod gets a session.
 
+use crate::lead::HEARING;
 use crate::pod::{PoolPod, Trouble};
 use crate::server::pool::{Fit, fit, is_locked_out, keeps_sessions};
 use crate::server::validate::ValidServer;
@@ -27,6 +28,8 @@ pub struct Observed<'a> {
     pub held_by_subject: u32,
     /// Image that sidecars are made with now.
     pub image: &'a str,
+    /// When this operator began to lead.
+    pub started: Moment,
 }
 
 /// Where a session goes.
@@ -58,6 +61,12 @@ pub enum Wait {
         server: String,
         /// Why.
         trouble: Trouble,
+    },
+    /// An operator that has only just begun to lead has not heard yet whether one of the pods holds it.
+    #[error("waits until each ready sidecar of server {server:?} has told what it holds")]
+    Unheard {
+        /// Name of the server.
+        server: String,
     },
     /// Free slots are only where the session has ended, and no other pod can be made.
     #[error(
@@ -99,7 +108,7 @@ impl Wait {
     /// The reason for conditions.
     pub const fn reason(&self) -> Reason {
         match self {
-            Self::NoSlot { .. } | Self::Moving { .. } => Reason::Pending,
+            Self::NoSlot { .. } | Self::Unheard { .. } | Self::Moving { .. } => Reason::Pending,
             Self::Trouble { trouble, .. } => trouble.reason,
             Self::LockedOut { .. } | Self::Sessions { .. } | Self::SessionsOfSubject { .. } => {
                 Reason::LimitReached
@@ -124,6 +133,10 @@ pub fn decide<'a>(server: &ValidServer, observed: &Observed<'a>, now: Moment) ->
     if let Some(most) = server.pool.max_sessions_per_subject.filter(|most| observed.held_by_subject >= *most)
     {
         return Decision::Wait(Wait::SessionsOfSubject { server: name(), most });
+    }
+    // One that led before may have given it a slot of which nothing but that sidecar knows.
+    if now < observed.started.plus(HEARING) && observed.pods.iter().any(PoolPod::is_unheard) {
+        return Decision::Wait(Wait::Unheard { server: name() });
     }
     if let Some(pod) = free(server, observed) {
         return Decision::Take(pod);

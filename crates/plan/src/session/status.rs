@@ -218,7 +218,7 @@ pub fn next_look(session: &AgentSession, outcomes: &[Outcome], now: Moment) -> O
     let deadline = Some(bind_deadline(session, now)).filter(|deadline| *deadline > now);
     let waiting = || deadline.map_or(now.plus(WAITING), |deadline| deadline.min(now.plus(WAITING)));
     let next = |outcome: &Outcome| match outcome {
-        Outcome::Waiting(Wait::Moving { .. }) | Outcome::Unconfirmed { .. } => {
+        Outcome::Waiting(Wait::Moving { .. } | Wait::Unheard { .. }) | Outcome::Unconfirmed { .. } => {
             Some(now.plus(MOVING).min(waiting()))
         }
         Outcome::Held { outdated: true, .. } | Outcome::Withheld { told: false, .. } => {

@@ -2,7 +2,8 @@
 
 use berth_api::AgentSession;
 use berth_e2e::{
-    McpClient, POOL, Probe, eventually, in_namespace, kubectl, mcp_server, used_session, wait_for_baseline,
+    McpClient, POOL, Probe, Process, eventually, in_namespace, kubectl, mcp_server, used_session,
+    wait_for_baseline,
 };
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
@@ -93,6 +94,29 @@ async fn an_upstream_that_never_answers_its_delete_holds_the_session_no_longer_t
             "the note names server and reason: {note}"
         );
         wait_for_baseline(&namespace, 0).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_sidecar_that_hangs_holds_the_session_no_longer_than_the_bound_and_ends_it_once_it_goes_on() {
+    in_namespace("hung", |namespace| async move {
+        let probe = Probe::start(&namespace).await;
+        let timeouts = json!({"timeouts": {"drain": "1s", "close": "1s"}});
+        mcp_server(&namespace, "probe", &probe.url(), timeouts).await;
+        let token = namespace.token("alice").await;
+        let made = used_session(&namespace, "s", &token).await;
+        let pod = made.status.as_ref().unwrap().servers[0].pod_ref.as_ref().unwrap().name.clone();
+        let pod = namespace.api::<Pod>().get(&pod).await.unwrap();
+        let stopped = Process::find(&pod, "berth-sidecar").expect("it runs on this machine").stop();
+
+        namespace.end(&made, Duration::from_secs(1 + 1 + 10)).await;
+        drop(stopped);
+        let events = namespace.events_about(&made.uid().unwrap()).await;
+        let told: Vec<_> = events.iter().map(|event| (event.0.as_str(), event.1.as_str())).collect();
+        assert_eq!(told, [("Warning", "CleanupIncomplete")], "{events:?}");
+        wait_for_baseline(&namespace, 0).await;
+        assert_eq!(probe.books().await.total("delete"), 1, "nothing lives on upstream");
     })
     .await;
 }

@@ -31,6 +31,7 @@ fn observed(pods: &[PoolPod]) -> Observed<'_> {
         held: 0,
         held_by_subject: 0,
         image: IMAGE,
+        started: Moment(0),
     }
 }
 
@@ -100,6 +101,25 @@ fn a_promise_stands_until_the_sidecar_is_heard_and_after_its_restart() {
         let pods = [pool_pod(0, 50, &["a"]), pod];
         assert_eq!(decided("{}", &Observed { promised: Some("pod-1"), ..observed(&pods) }), "keep pod-1");
     }
+}
+
+#[test]
+fn an_operator_that_has_just_begun_to_lead_places_nobody_before_it_has_heard_who_may_be_held() {
+    let after = |millis: i64, pods: &[PoolPod], promised| {
+        decided("{}", &Observed { started: Moment(NOW.0 - millis), promised, ..observed(pods) })
+    };
+    let mut unheard = pool_pod(1, 50, &[]);
+    unheard.occupancy.synced = false;
+    let pods = [pool_pod(0, 50, &["a"]), unheard.clone()];
+    for promised in [None, Some("gone")] {
+        assert_eq!(after(9_999, &pods, promised), "wait Pending");
+        assert_eq!(after(10_000, &pods, promised), "take pod-0", "not for ever");
+    }
+    assert_eq!(after(0, &pods, Some("pod-1")), "keep pod-1", "it is known where that one is");
+    let heard = [pool_pod(0, 50, &["a"]), pool_pod(1, 50, &[])];
+    assert_eq!(after(0, &heard, None), "take pod-0");
+    let starting = PoolPod { life: Life::Starting, ..unheard };
+    assert_eq!(after(0, &[pool_pod(0, 50, &["a"]), starting], None), "take pod-0", "nobody was placed there");
 }
 
 #[test]
