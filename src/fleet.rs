@@ -27,6 +27,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Requests to sidecars at once, streams not counted.
@@ -46,6 +47,7 @@ struct Shared {
     slots: Arc<Slots>,
     metrics: Metrics,
     cancel: CancellationToken,
+    began: Instant,
     pods: Mutex<HashMap<String, Sidecar>>,
     doubts: Mutex<doubt::Doubts>,
     ended: Mutex<ended::Ended>,
@@ -61,6 +63,8 @@ struct Sidecar {
     server_uid: String,
     /// Whether the stream is up and has told everything.
     synced: bool,
+    /// Since when the stream has not told everything, while it has not.
+    silent_since: Instant,
     /// Whether a session has ended here.
     used: bool,
     /// The term for which it refuses every operator, though there cannot have been one.
@@ -95,6 +99,7 @@ impl Fleet {
                 slots,
                 metrics,
                 cancel,
+                began: Instant::now(),
                 pods: Mutex::default(),
                 doubts: Mutex::default(),
                 ended: Mutex::default(),
@@ -120,6 +125,7 @@ impl Fleet {
             server,
             server_uid,
             synced: false,
+            silent_since: Instant::now(),
             used: false,
             locked: None,
             reports: HashMap::new(),
@@ -181,8 +187,12 @@ impl Fleet {
     /// Who holds the slots of a pod, given who was promised one.
     pub fn occupancy(&self, pod_uid: &str, promised: Vec<String>) -> Occupancy {
         self.with(|pods| match pods.get(pod_uid) {
-            Some(sidecar) => Occupancy::new(sidecar.synced, sidecar.used, sidecar.reports.values(), promised),
-            None => Occupancy::new(false, false, [], promised),
+            Some(sidecar) => {
+                let silent = (!sidecar.synced).then(|| sidecar.silent_since.elapsed());
+                Occupancy::new(silent, sidecar.used, sidecar.reports.values(), promised)
+            }
+            // Nobody has listened for longer than there is a fleet.
+            None => Occupancy::new(Some(self.shared.began.elapsed()), false, [], promised),
         })
     }
 

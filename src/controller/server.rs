@@ -93,7 +93,7 @@ pub async fn reconcile(server: &McpServer, ctx: &Context) -> Result<Action, Erro
     wake(&plan, ctx);
     prepared?;
     applied.result?;
-    let settled = plan.create.is_empty() && plan.delete.is_empty() && plan.waiting == 0;
+    let settled = plan.create.is_empty() && plan.delete.is_empty() && plan.waiting == 0 && !plan.silent;
     let uid = &valid.key.uid;
     let next = if settled { unseen.then(|| spread(LOOK, uid)) } else { Some(UNSETTLED) };
     Ok(requeue(uid, next.map(|span| now.plus(span)), now))

@@ -3,6 +3,7 @@
 use crate::fleet::Fleet;
 use berth_wire::{SessionReport, SessionState};
 use std::collections::HashSet;
+use tokio::time::Instant;
 
 impl Fleet {
     /// The stream of a pod is down: what it said stands until it is up again.
@@ -12,6 +13,7 @@ impl Fleet {
             if !std::mem::take(&mut sidecar.synced) {
                 return None;
             }
+            sidecar.silent_since = Instant::now();
             let held = sidecar.reports.values().filter(|report| report.state != SessionState::Ended);
             sidecar.before = held.map(|report| report.uid.clone()).collect();
             Some(sidecar.server.clone())

@@ -181,18 +181,9 @@ impl Book {
         }
     }
 
-    /// How many other sessions of `subject` were promised a slot at a server, in a pod that `counts`.
-    pub fn of_subject(
-        &self,
-        server_uid: &str,
-        subject: &Subject,
-        except: &str,
-        counts: impl Fn(&str) -> bool,
-    ) -> usize {
-        self.promised(server_uid)
-            .filter(|(session, promise)| *session != except && counts(&promise.pod))
-            .filter(|(session, _)| self.sessions.get(*session).is_some_and(|known| known.subject == *subject))
-            .count()
+    /// Whose session it is, if it is known.
+    pub fn subject_of(&self, session_uid: &str) -> Option<&Subject> {
+        self.sessions.get(session_uid).map(|known| &known.subject)
     }
 
     /// Marks a pod as about to be deleted: it takes nobody from now on.

@@ -37,17 +37,13 @@ fn knowing_again_does_not_undo_a_newer_promise() {
 }
 
 #[test]
-fn sessions_of_a_subject_count_where_their_pod_counts() {
+fn it_is_known_whose_a_session_is_while_it_exists() {
     let slots = Slots::default();
-    for (uid, subject, pod) in [("a", "alice", "p1"), ("b", "alice", "p2"), ("c", "bob", "p1")] {
-        slots.know(&session(uid, subject, Some(pod)));
-    }
+    slots.know(&session("a", "alice", None));
     let alice = Subject { issuer: String::new(), name: "alice".into() };
-    slots.with(|book| {
-        assert_eq!(book.of_subject("server", &alice, "z", |_| true), 2);
-        assert_eq!(book.of_subject("server", &alice, "a", |_| true), 1);
-        assert_eq!(book.of_subject("server", &alice, "z", |pod| pod == "p1"), 1);
-    });
+    assert_eq!(slots.with(|book| book.subject_of("a").cloned()), Some(alice));
+    slots.forget("a");
+    assert_eq!(slots.with(|book| book.subject_of("a").cloned()), None);
 }
 
 #[test]

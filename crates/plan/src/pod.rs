@@ -8,6 +8,7 @@ use berth_api::{Reason, label};
 use berth_wire::{SessionReport, SessionState};
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodCondition};
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 /// Annotation of a pool pod: how many sessions it takes at once.
 pub const SLOTS: &str = "berth.dev/slots";
@@ -84,6 +85,8 @@ impl Trouble {
 pub struct Occupancy {
     /// Whether the sidecar's stream is up and complete, so that nobody unknown can hold a slot.
     pub synced: bool,
+    /// For how long this process has heard nothing of its sidecar.
+    pub silent: Duration,
     /// Sessions that hold a slot, or were promised one.
     pub held: BTreeSet<String>,
     /// Whether a session has ended in this pod, or may have: one that takes a single session is then used up.
@@ -91,10 +94,11 @@ pub struct Occupancy {
 }
 
 impl Occupancy {
-    /// The occupancy of a pod from what its sidecar reports and from what was promised and is not reported yet; `used` is
-    /// whether a session that is not reported any more has ended there.
+    /// The occupancy of a pod from what its sidecar reports and from what was promised and is not reported yet; `silent` is
+    /// for how long its stream has not been up and complete, if it is not; `used` is whether a session that is not reported any
+    /// more has ended there.
     pub fn new<'a>(
-        synced: bool,
+        silent: Option<Duration>,
         used: bool,
         reports: impl IntoIterator<Item = &'a SessionReport>,
         promised: impl IntoIterator<Item = String>,
@@ -110,7 +114,7 @@ impl Occupancy {
                 held.insert(report.uid.clone());
             }
         }
-        Self { synced, held, used }
+        Self { synced: silent.is_none(), silent: silent.unwrap_or_default(), held, used }
     }
 }
 
@@ -315,7 +319,7 @@ mod tests {
     fn a_promise_counts_until_the_sidecar_says_that_the_session_ended() {
         let promised = || vec!["a".to_owned(), "b".to_owned()];
         let reports = [report("a", SessionState::Ended), report("c", SessionState::Idle)];
-        let occupancy = Occupancy::new(true, false, &reports, promised());
+        let occupancy = Occupancy::new(None, false, &reports, promised());
         assert_eq!(occupancy.held.iter().map(String::as_str).collect::<Vec<_>>(), ["b", "c"]);
         assert_eq!(PoolPod::read(&pod(&json!({})), occupancy).free(), 1);
     }
@@ -351,7 +355,7 @@ mod tests {
 
     #[test]
     fn a_pod_for_a_single_session_is_used_up_by_it() {
-        let occupancy = Occupancy::new(true, false, &[report("a", SessionState::Ended)], vec![]);
+        let occupancy = Occupancy::new(None, false, &[report("a", SessionState::Ended)], vec![]);
         let mut read = PoolPod::read(&pod(&json!({})), occupancy);
         assert_eq!(read.free(), 3);
         read.slots = 1;

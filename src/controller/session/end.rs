@@ -61,16 +61,13 @@ pub async fn end(session: &AgentSession, ctx: &Context) -> Result<Action, Error>
         return Ok(look_again());
     }
     let request = build::end_request(ending.drain, ending.close, WAIT);
+    // Before the holdings, and once: whoever tells everything from now on need not be among them.
+    let unheard = holdings::unheard(session, ctx);
     let mut holdings = holdings::holdings(session, &strays, ctx);
     let mut told: Option<Report> = None;
     loop {
         let now = ctx.clock.now();
-        let observed = Observed {
-            holdings: &holdings,
-            unheard: holdings::unheard(session, ctx),
-            told: told.is_some(),
-            started: ctx.started,
-        };
+        let observed = Observed { holdings: &holdings, unheard, told: told.is_some(), started: ctx.started };
         match end::next(&ending, &observed, now) {
             Step::Close(asked) => {
                 let within = end::answer_within(&ending, ctx.started, now);
@@ -320,6 +317,39 @@ mod tests {
         session.status = serde_json::from_value(status.clone()).unwrap();
         end(&session, &ctx).await.unwrap();
         assert_eq!(log.lines(), Vec::<String>::new());
+    }
+
+    #[tokio::test]
+    async fn a_sidecar_that_tells_of_the_session_only_while_another_one_is_asked_is_asked_too() {
+        let held =
+            json!({"name": "everything-x-0", "uid": "pod", "address": "127.0.79.9", "serverUid": "server"});
+        let status = json!({"servers": [{"name": "everything", "state": "Bound", "podRef": held}]});
+        let (mut ctx, log) = context(all_is_well).await;
+        let told = || vec![report("77-session", SessionState::Idle)];
+        let asked = Stand::start(&ctx.ca, "127.0.79.9", told()).await;
+        let late = Stand::start(&ctx.ca, "127.0.79.10", told()).await;
+        let mut pods = [pod("127.0.79.9"), pod("127.0.79.10")];
+        pods[1].metadata.uid = Some("late".into());
+        pods[1].metadata.name = Some("everything-x-1".into());
+        ctx.stores.pods = store_of(pods.to_vec());
+        ctx.started = ctx.clock.now();
+        pods.iter().for_each(|pod| ctx.fleet.follow(pod));
+        until("synced", || ctx.fleet.is_synced("pod") && ctx.fleet.is_synced("late")).await;
+        ctx.fleet.tell("late", false, &[]);
+        let session = deleted_session(&status);
+        ctx.slots.know(&session);
+        let telling = async {
+            while asked.ended().is_empty() {
+                tokio::task::yield_now().await;
+            }
+            ctx.fleet.tell("late", true, &told());
+        };
+        let (ended, ()) = futures::join!(end(&session, &ctx), telling);
+        ended.unwrap();
+        assert!(!log.lines().contains(&EVENT.to_owned()), "nothing is told yet");
+        end(&session, &ctx).await.unwrap();
+        assert_eq!(late.ended().len(), 1);
+        assert_eq!(log.lines(), [EVENT, FINALIZER]);
     }
 
     #[tokio::test]

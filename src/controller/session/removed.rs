@@ -14,8 +14,8 @@ use std::time::Duration;
 /// those where it is over. What is returned is left.
 pub async fn leave(session: &AgentSession, strays: &[Stray], ctx: &Context) -> Vec<Holding> {
     let mut held = removed(session, holdings::holdings(session, strays, ctx));
-    if held.is_empty() {
-        return held;
+    if held.is_empty() || is_behind(session, ctx) {
+        return Vec::new();
     }
     let (drain, close) = end::bounds(session, held.iter().map(|holding| holding.server.as_str()), ctx);
     let request = build::end_request(drain, close, end::WAIT);
@@ -28,6 +28,14 @@ pub async fn leave(session: &AgentSession, strays: &[Stray], ctx: &Context) -> V
     release(session, &held, ctx);
     held.retain(|holding| !holding.is_over());
     held
+}
+
+/// Whether a sidecar was given a later spec of the session than this one, which a cache that lags behind shows: what it does not
+/// name may have come to it since.
+fn is_behind(session: &AgentSession, ctx: &Context) -> bool {
+    let generation = session.metadata.generation.unwrap_or_default();
+    let reports = ctx.fleet.reports_of(&session.uid().unwrap_or_default());
+    reports.iter().any(|reported| reported.report.generation.session > generation)
 }
 
 fn release(session: &AgentSession, held: &[Holding], ctx: &Context) {
@@ -45,7 +53,8 @@ mod tests {
     use super::*;
     use crate::controller::session::reconcile;
     use crate::fixture::{Seen, context, deleted_session, failure, store_of};
-    use crate::fleet::stand::{Stand, pod, until};
+    use crate::fleet::stand::{Stand, pod, report, until};
+    use berth_wire::SessionState;
     use serde_json::{Value, json};
     use std::sync::Arc;
 
@@ -88,6 +97,24 @@ mod tests {
         // Nobody is asked twice, whichever status the cache shows by then.
         reconcile(Arc::new(session()), &ctx).await.unwrap();
         assert_eq!(stand.ended(), []);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_only_a_later_spec_than_the_cached_one_names_is_not_left() {
+        for (generation, asked) in [(4, 0), (5, 1)] {
+            let (mut ctx, _) = context(accepts).await;
+            let mut held = report("77-session", SessionState::Idle);
+            held.generation.session = 5;
+            let address = format!("127.0.79.2{generation}");
+            let stand = Stand::start(&ctx.ca, &address, vec![held]).await;
+            ctx.stores.pods = store_of(vec![pod(&address)]);
+            ctx.fleet.follow(&pod(&address));
+            until("synced", || ctx.fleet.is_synced("pod")).await;
+            let mut session = session();
+            session.metadata.generation = Some(generation);
+            reconcile(Arc::new(session), &ctx).await.unwrap();
+            assert_eq!(stand.ended().len(), asked, "generation {generation}");
+        }
     }
 
     #[tokio::test]

@@ -12,7 +12,7 @@ impl Binder<'_> {
     pub async fn withhold(&self, refusal: Refusal) -> Outcome {
         let (uid, server) = (&self.uid, &self.server.key.uid);
         let held = self.look(&[], |book, observed, promise| {
-            let Some(pod) = place::kept(observed, self.now) else {
+            let Some(pod) = place::kept(self.server, observed, self.now) else {
                 book.release(uid, server);
                 return None;
             };
@@ -123,6 +123,8 @@ mod tests {
         ctx.stores.pods = store_of(vec![older]);
         ctx.slots.with(|book| book.promise("77-session", "server", "pod"));
         let session = session("77-session");
+        stand.say(&WatchLine::Session(report("77-session", SessionState::Connected)));
+        until("held", || !ctx.fleet.reports_of("77-session").is_empty()).await;
         assert_eq!(told(&bind(&session, Ok(without(&server)), &[], &ctx, ctx.clock.now()).await), Some(true));
         assert_eq!(stand.specs().len(), 1);
         let failure = Some(Failure::RefNotPermitted);

@@ -57,6 +57,7 @@ pub fn pool_pod(ordinal: u32, slots: u32, held: &[&str]) -> PoolPod {
         locked: false,
         occupancy: Occupancy {
             synced: true,
+            silent: std::time::Duration::ZERO,
             held: held.iter().map(|uid| (*uid).to_owned()).collect(),
             used: false,
         },

@@ -69,6 +69,8 @@ pub struct Plan {
     pub wake: Vec<String>,
     /// Sessions that wait for a slot and may have one by the bounds of the spec.
     pub waiting: u32,
+    /// Whether a pod is not ready and its sidecar silent: time alone decides what becomes of those who are in it.
+    pub silent: bool,
 }
 
 /// How a pod fits what would be made now.
@@ -95,8 +97,7 @@ pub fn fit(pod: &PoolPod, server: &ValidServer, image: &str) -> Fit {
 
 /// Whether a session that was promised a slot in `pod` still has it.
 pub fn keeps_sessions(pod: &PoolPod, now: Moment) -> bool {
-    let lost = matches!(pod.life, Life::NotReady { since } if since.plus(LOST_AFTER) <= now);
-    pod.is_alive() && (pod.occupancy.synced || !lost)
+    pod.is_alive() && !is_silent_for(LOST_AFTER, pod, now)
 }
 
 /// What is to be done to the pool of `server`.
@@ -129,7 +130,8 @@ pub fn plan(server: &ValidServer, observed: &Observed<'_>, now: Moment) -> Plan 
     let free_for = waiting.into_iter().take(free_now as usize);
     let limited = limited(&server.pool, observed, now).filter(|claim| !claim.told_limit);
     let wake = free_for.chain(limited).map(|claim| claim.session.clone()).collect();
-    Plan { create, alternatives, delete, wake, waiting: demand }
+    let silent = observed.pods.iter().any(|pod| is_silent_for(Duration::ZERO, pod, now));
+    Plan { create, alternatives, delete, wake, waiting: demand, silent }
 }
 
 /// Sessions with a slot and those without.
@@ -292,8 +294,14 @@ fn is_surely_empty(pod: &PoolPod, now: Moment) -> bool {
 }
 
 fn is_abandoned(pod: &PoolPod, now: Moment) -> bool {
-    let long = matches!(pod.life, Life::NotReady { since } if since.plus(ABANDONED_AFTER) <= now);
-    long && !pod.occupancy.synced && pod.occupancy.held.is_empty()
+    is_silent_for(ABANDONED_AFTER, pod, now) && pod.occupancy.held.is_empty()
+}
+
+/// Whether `pod` has not been ready for so long and its sidecar has not answered this process for so long: neither alone says
+/// that nobody is served there.
+fn is_silent_for(span: Duration, pod: &PoolPod, now: Moment) -> bool {
+    let long = matches!(pod.life, Life::NotReady { since } if since.plus(span) <= now);
+    long && !pod.occupancy.synced && pod.occupancy.silent >= span
 }
 
 /// Names of `number` new pods: the lowest ordinals that no pod has.

@@ -120,9 +120,14 @@ impl Wait {
 /// Where the session goes: it keeps what it has while that pod lives, else it takes a slot of the fullest ready pod of the
 /// current revision, so that the emptiest can go.
 pub fn decide<'a>(server: &ValidServer, observed: &Observed<'a>, now: Moment) -> Decision<'a> {
-    if let Some((pod, report)) = held(observed, now) {
+    if let Some((pod, report)) = held(server, observed, now) {
+        // A report that is kept while the stream is down, or is of a later spec than the one at hand, is no ground for an end.
+        let is_idle = |report: &SessionReport| {
+            report.activity.in_flight == 0 && report.generation.server <= server.generation
+        };
         let moves = fit(pod, server, observed.image) == Fit::Old
-            && report.is_some_and(|report| report.activity.in_flight == 0)
+            && pod.occupancy.synced
+            && report.is_some_and(is_idle)
             && (report.is_some_and(is_without_credential) || free(server, observed).is_some());
         return if moves { Decision::Leave(pod) } else { Decision::Keep(pod) };
     }
@@ -152,19 +157,24 @@ pub fn decide<'a>(server: &ValidServer, observed: &Observed<'a>, now: Moment) ->
 }
 
 /// The pod that the session has a slot in, or was promised one: it stays there though nothing can be decided for it.
-pub fn kept<'a>(observed: &Observed<'a>, now: Moment) -> Option<&'a PoolPod> {
-    held(observed, now).map(|(pod, _)| pod)
+pub fn kept<'a>(server: &ValidServer, observed: &Observed<'a>, now: Moment) -> Option<&'a PoolPod> {
+    held(server, observed, now).map(|(pod, _)| pod)
 }
 
-/// Sessions other than `session` that hold a slot in one of `pods`.
-pub fn held_by_others(session: &str, pods: &[PoolPod]) -> u32 {
+/// Sessions other than `session` that hold a slot in one of `pods`, or were promised one, and that count.
+pub fn held_by_others(session: &str, pods: &[PoolPod], counts: impl Fn(&str) -> bool) -> u32 {
     let held: HashSet<&String> =
         pods.iter().filter(|pod| pod.is_alive()).flat_map(|pod| &pod.occupancy.held).collect();
-    u32::try_from(held.into_iter().filter(|held| *held != session).count()).unwrap_or(u32::MAX)
+    let others = held.into_iter().filter(|held| *held != session && counts(held));
+    u32::try_from(others.count()).unwrap_or(u32::MAX)
 }
 
 /// The pod that the session has a slot in, with the sidecar's report once there is one.
-fn held<'a>(observed: &Observed<'a>, now: Moment) -> Option<(&'a PoolPod, Option<&'a SessionReport>)> {
+fn held<'a>(
+    server: &ValidServer,
+    observed: &Observed<'a>,
+    now: Moment,
+) -> Option<(&'a PoolPod, Option<&'a SessionReport>)> {
     let usable = |uid: &str| {
         let pod = observed.pods.iter().find(|pod| pod.uid == uid)?;
         (keeps_sessions(pod, now) && !observed.refused_by.contains(&pod.uid)).then_some(pod)
@@ -181,7 +191,8 @@ fn held<'a>(observed: &Observed<'a>, now: Moment) -> Option<(&'a PoolPod, Option
     let promised = observed.promised?;
     let over = observed.reports.iter().any(|(uid, report)| uid == promised && is_over(report));
     // A sidecar that restarted has a slot for a session that it lost; one of an older revision would refuse it.
-    usable(promised).filter(|_| !over).map(|pod| (pod, None))
+    let refuses = |pod: &PoolPod| pod.occupancy.synced && fit(pod, server, observed.image) == Fit::Old;
+    usable(promised).filter(|pod| !over && !refuses(pod)).map(|pod| (pod, None))
 }
 
 /// Whether the upstream is closed to the session for want of a credential that counts. In a pod of an older revision that never

@@ -176,25 +176,41 @@ fn a_pod_that_held_its_only_session_is_replaced() {
     assert_eq!((deleted(&plan), plan.create.len()), (vec!["pod-0"], 1));
 }
 
+/// A pod that has not been ready, and whose sidecar has not answered, for so many milliseconds.
+fn out_of_reach(ordinal: u32, held: &[&str], not_ready: u64, silent: u64) -> PoolPod {
+    let since = Moment(NOW.0 - i64::try_from(not_ready).unwrap());
+    let mut pod = PoolPod { life: Life::NotReady { since }, ..pool_pod(ordinal, 50, held) };
+    pod.occupancy = Occupancy { synced: false, silent: Duration::from_millis(silent), ..pod.occupancy };
+    pod
+}
+
 #[test]
 fn a_pod_that_has_not_told_what_it_holds_stays() {
     let mut unknown = PoolPod { revision: "older".into(), ..pool_pod(0, 50, &[]) };
     unknown.occupancy.synced = false;
     assert_eq!(deleted(&planned("{}", &[unknown.clone()], &[])), Vec::<&str>::new());
-    let silent =
-        |since: i64| PoolPod { life: Life::NotReady { since: Moment(NOW.0 - since) }, ..unknown.clone() };
-    assert_eq!(deleted(&planned("{}", &[silent(119_000)], &[])), Vec::<&str>::new());
-    assert_eq!(deleted(&planned("{}", &[silent(120_000)], &[])), ["pod-0"]);
+    let gone = |not_ready: u64, silent: u64| {
+        let pod = out_of_reach(0, &[], not_ready, silent);
+        deleted(&planned("{}", &[PoolPod { revision: "older".into(), ..pod }], &[])).len()
+    };
+    assert_eq!((gone(119_999, 120_000), gone(120_000, 119_999), gone(120_000, 120_000)), (0, 0, 1));
 }
 
 #[test]
 fn sessions_of_a_lost_pod_count_as_waiting() {
-    let mut lost =
-        PoolPod { life: Life::NotReady { since: Moment(NOW.0 - 60_000) }, ..pool_pod(0, 50, &["s"]) };
-    lost.occupancy.synced = false;
-    let plan =
-        planned("{pool: {warm: 0}}", &[lost, pool_pod(1, 50, &[])], &[claim("s", "alice", Some("pod-0"), 1)]);
-    assert_eq!((plan.wake.as_slice(), plan.delete.as_slice()), (&["s".to_owned()][..], &[][..]));
+    let plan = |not_ready, silent| {
+        let pods = [out_of_reach(0, &["s"], not_ready, silent), pool_pod(1, 50, &[])];
+        planned("{pool: {warm: 0}}", &pods, &[claim("s", "alice", Some("pod-0"), 1)])
+    };
+    let lost = plan(60_000, 60_000);
+    assert_eq!((lost.wake.as_slice(), lost.delete.as_slice()), (&["s".to_owned()][..], &[][..]));
+    // A sidecar that this process has only just begun to ask, or whose stream only just broke off, may answer.
+    for (not_ready, silent) in [(60_000, 59_999), (300_000, 0), (59_999, 60_000)] {
+        let early = plan(not_ready, silent);
+        assert_eq!((early.wake.as_slice(), early.waiting), (&[][..], 0), "{not_ready} {silent}");
+        assert!(early.silent, "it is looked at again");
+    }
+    assert!(!planned("{}", &[pool_pod(0, 50, &[])], &[]).silent);
 }
 
 #[test]
@@ -214,12 +230,14 @@ prop_compose! {
             (0_i64..300_000).prop_map(|ago| Life::NotReady { since: Moment(NOW.0 - ago) }),
         ],
         synced: bool,
+        silent in 0_u64..300_000,
         used: bool,
         old: bool,
     ) -> PoolPod {
         let mut pod = pool_pod(ordinal, slots, &[]);
         pod.occupancy.held = (0..held.min(slots as usize)).map(|n| format!("session-{ordinal}-{n}")).collect();
         pod.occupancy.synced = synced;
+        pod.occupancy.silent = Duration::from_millis(silent);
         pod.occupancy.used = used;
         pod.life = life;
         if old { pod.revision = "older".into(); }

@@ -1,10 +1,11 @@
 //! Examples, and properties that hold whatever the pool looks like.
 
 use super::*;
-use crate::pod::Life;
+use crate::pod::{Life, Occupancy};
 use crate::server::fixture::{IMAGE, pool_pod, valid};
 use berth_wire::{Activity, Generation};
 use proptest::prelude::*;
+use std::time::Duration;
 
 const NOW: Moment = Moment(1_000_000_000);
 
@@ -39,12 +40,14 @@ fn old(ordinal: u32, held: &[&str]) -> PoolPod {
     PoolPod { revision: "older".into(), ..pool_pod(ordinal, 50, held) }
 }
 
-fn not_ready(ordinal: u32, for_millis: i64) -> PoolPod {
+/// A pod that holds the session and has not been ready, and silent, for so long.
+fn not_ready(ordinal: u32, for_millis: u64) -> PoolPod {
+    let silent = Duration::from_millis(for_millis);
     let mut pod = PoolPod {
-        life: Life::NotReady { since: Moment(NOW.0 - for_millis) },
+        life: Life::NotReady { since: Moment(NOW.0 - i64::try_from(for_millis).unwrap()) },
         ..pool_pod(ordinal, 50, &["me"])
     };
-    pod.occupancy.synced = false;
+    pod.occupancy = Occupancy { synced: false, silent, ..pod.occupancy };
     pod
 }
 
@@ -132,6 +135,24 @@ fn a_session_whose_pod_is_lost_is_placed_anew() {
 }
 
 #[test]
+fn an_older_revision_that_has_told_everything_but_the_session_does_not_keep_it() {
+    let mut pods = [old(0, &["me"]), pool_pod(1, 50, &[])];
+    let promised = |pods: &[PoolPod]| decided("{}", &Observed { promised: Some("pod-0"), ..observed(pods) });
+    assert_eq!(promised(&pods), "take pod-1", "it would refuse the session");
+    assert_eq!(promised(&pods[..1]), "wait Pending");
+    pods[0].occupancy.synced = false;
+    assert_eq!(promised(&pods), "keep pod-0", "it may hold the session");
+}
+
+#[test]
+fn sessions_count_once_wherever_they_are_held_and_only_those_that_are_meant() {
+    let dead = PoolPod { life: Life::Dead, ..pool_pod(3, 50, &["d"]) };
+    let pods = [pool_pod(0, 50, &["me", "a", "b"]), pool_pod(1, 50, &["a", "c"]), dead];
+    assert_eq!(held_by_others("me", &pods, |_| true), 3);
+    assert_eq!(held_by_others("me", &pods, |session| session != "b"), 2);
+}
+
+#[test]
 fn a_session_never_goes_back_to_a_pod_in_which_it_ended() {
     let pods = [pool_pod(0, 50, &["a", "b"]), pool_pod(1, 50, &[])];
     for state in [SessionState::Ended, SessionState::Ending] {
@@ -181,6 +202,13 @@ fn an_idle_session_leaves_an_older_revision_when_there_is_a_slot_for_it() {
     assert_eq!(decided("{}", &Observed { reports: &at(0), ..observed(&pods) }), "leave pod-0");
     assert_eq!(decided("{}", &Observed { reports: &at(1), ..observed(&pods) }), "keep pod-0");
     assert_eq!(decided("{}", &Observed { reports: &at(0), ..observed(&pods[..1]) }), "keep pod-0");
+    // What may have changed since, or was made from a later spec, is no ground for it.
+    let mut silent = pods.clone();
+    silent[0].occupancy.synced = false;
+    assert_eq!(decided("{}", &Observed { reports: &at(0), ..observed(&silent) }), "keep pod-0");
+    let mut later = at(0);
+    later[0].1.generation.server = i64::MAX;
+    assert_eq!(decided("{}", &Observed { reports: &later, ..observed(&pods) }), "keep pod-0");
 }
 
 #[test]
@@ -267,7 +295,7 @@ proptest! {
 fn a_session_for_which_nothing_can_be_decided_stays_where_it_is_and_goes_nowhere_else() {
     let kept = |pods: &[PoolPod], reports: &[(String, SessionReport)], promised: Option<&str>| {
         let observed = Observed { reports, promised, ..observed(pods) };
-        super::kept(&observed, NOW).map(|pod| pod.uid.clone())
+        super::kept(&valid("{}"), &observed, NOW).map(|pod| pod.uid.clone())
     };
     let held = |state| vec![("pod-0".to_owned(), report(state, 0))];
     let pods = [pool_pod(0, 50, &["me"]), pool_pod(1, 50, &[])];
