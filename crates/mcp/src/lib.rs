@@ -11,4 +11,3 @@ pub mod frame;
 pub mod header;
 pub mod method;
 pub mod sse;
-pub mod version;

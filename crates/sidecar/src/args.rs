@@ -23,8 +23,9 @@ pub struct Args {
     #[arg(long, env = "BERTH_SLOTS", value_parser = clap::value_parser!(u32).range(1..))]
     pub slots: u32,
     /// MiB for message bodies that are held at once, of all sessions together: requests and answers that do not fit are refused.
-    /// Keep it well below the memory limit of the container.
-    #[arg(long, env = "BERTH_BUFFER_MIB", default_value = "96", value_parser = clap::value_parser!(u16).range(1..))]
+    /// Keep it well below the memory limit of the container: buffers that grow, and what was freed a moment ago, come on top. The
+    /// largest answer that an `McpServer` may allow, 32 MiB, needs room for two of it, and the request.
+    #[arg(long, env = "BERTH_BUFFER_MIB", default_value = "72", value_parser = clap::value_parser!(u16).range(1..))]
     pub buffer_mib: u16,
     /// Threads that carry calls. A pod's sessions seldom keep one busy, and each call that goes from one to another pays for it.
     #[arg(long, env = "BERTH_WORKER_THREADS", default_value = "1", value_parser = clap::value_parser!(u16).range(1..))]
@@ -64,7 +65,7 @@ mod tests {
             ["berth-sidecar", "--server-uid", "u", "--server-name", "n", "--revision", "r", "--slots", "50"];
         let args = Args::try_parse_from(args).unwrap();
         assert_eq!((args.listen.port(), args.admin_listen.port()), (berth_wire::SIDECAR_PORT, 8081));
-        assert_eq!((args.tls_dir, args.buffer_mib), (PathBuf::from("/etc/berth/tls"), 96));
+        assert_eq!((args.tls_dir, args.buffer_mib), (PathBuf::from("/etc/berth/tls"), 72));
         assert_eq!(args.worker_threads, 1);
     }
 }

@@ -333,7 +333,9 @@ mod tests {
         pods[1].metadata.name = Some("everything-x-1".into());
         ctx.stores.pods = store_of(pods.to_vec());
         ctx.started = ctx.clock.now();
-        pods.iter().for_each(|pod| ctx.fleet.follow(pod));
+        for pod in &pods {
+            ctx.fleet.follow(pod);
+        }
         until("synced", || ctx.fleet.is_synced("pod") && ctx.fleet.is_synced("late")).await;
         ctx.fleet.tell("late", false, &[]);
         let session = deleted_session(&status);

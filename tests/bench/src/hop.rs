@@ -190,14 +190,17 @@ fn conclude(series: &[Series; 3], rounds: usize, report: &mut Report) {
     };
     let call = format!("tools/call of echo, {MESSAGE_BYTES} B");
     let one = |what: &str, base: &str| format!("{what} of {call}, 1 connection: through Berth / {base}");
-    let many =
-        |what: &str| format!("{what} of {call}, {CONNECTIONS} connections: through Berth / the bare pair");
+    let many = |what: &str, base: &str| {
+        format!("{what} of {call}, {CONNECTIONS} connections: through Berth / {base}")
+    };
     let how = one("p50", "the bare pair") + &format!("; {} calls", hop.calls);
     add("hop_p50", ratio_of_rounds(&hop.p50, &pair.p50), "ratio", how);
-    add("hop_rps", ratio_of_rounds(&hop.rate, &pair.rate), "ratio", many("rate"));
-    add("hop_cpu", ratio_of_rounds(&hop.cpu, &pair.cpu), "ratio", many("utime+stime"));
+    add("hop_rps", ratio_of_rounds(&hop.rate, &pair.rate), "ratio", many("rate", "the bare pair"));
+    add("hop_cpu", ratio_of_rounds(&hop.cpu, &pair.cpu), "ratio", many("utime+stime", "the bare pair"));
     add("hop_p99", ratio_of_rounds(&hop.p99, &pair.p99), "ratio", one("p99", "the bare pair"));
     add("hop_direct_p50", ratio_of_rounds(&hop.p50, &direct.p50), "ratio", one("p50", "the upstream direct"));
+    let how = many("rate", "the upstream direct");
+    add("hop_direct_rps", ratio_of_rounds(&hop.rate, &direct.rate), "ratio", how);
     for (way, p50, rate, series) in [
         ("through Berth", "hop_p50_us", "hop_calls_per_s", hop),
         ("through the bare pair", "pair_p50_us", "pair_calls_per_s", pair),

@@ -1,6 +1,8 @@
-//! A way to the gateway that is cut when it is silent, as load balancers do.
+//! A way to the gateway, or to an upstream, that is cut when it is silent, as load balancers do.
 
 use crate::gateway_url;
+use crate::proxy::{dial_pod, listen_to_pods};
+use kube::Client;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
-/// A port on loopback that leads to the gateway until this is dropped.
+/// A port that leads to one place until this is dropped.
 #[derive(Debug)]
 pub struct Cutter {
     address: SocketAddr,
@@ -19,9 +21,25 @@ pub struct Cutter {
 }
 
 impl Cutter {
-    /// One that cuts a connection on which nothing comes back for `silence`.
+    /// One on loopback that leads to the gateway, and cuts a connection on which nothing comes back for `silence`.
     pub async fn open(silence: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port on loopback");
+        let dial = || async {
+            let gateway = gateway_url();
+            TcpStream::connect(gateway.trim_start_matches("http://")).await.ok()
+        };
+        Self::leading(listener, silence, dial)
+    }
+
+    /// The same for pods, on the node, that leads to `upstream`.
+    pub async fn before(client: &Client, upstream: SocketAddr, silence: Duration) -> Self {
+        Self::leading(listen_to_pods(client).await, silence, move || dial_pod(upstream))
+    }
+
+    fn leading<F>(listener: TcpListener, silence: Duration, dial: impl Fn() -> F + Send + 'static) -> Self
+    where
+        F: Future<Output = Option<TcpStream>> + Send + 'static,
+    {
         let address = listener.local_addr().expect("it has an address");
         let cuts = Arc::<AtomicU32>::default();
         let counted = cuts.clone();
@@ -29,9 +47,10 @@ impl Cutter {
             // They end with this task.
             let mut connections = JoinSet::new();
             while let Ok((near, _)) = listener.accept().await {
-                let counted = counted.clone();
+                let (counted, far) = (counted.clone(), dial());
                 connections.spawn(async move {
-                    if lead(near, silence).await {
+                    let far = far.await.expect("what it leads to can be reached");
+                    if lead(near, far, silence).await {
                         counted.fetch_add(1, Ordering::Relaxed);
                     }
                 });
@@ -40,7 +59,7 @@ impl Cutter {
         Self { address, cuts, task }
     }
 
-    /// Base URL, in place of the gateway's.
+    /// Base URL, in place of that of what it leads to.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -58,10 +77,7 @@ impl Drop for Cutter {
 }
 
 /// True if it was cut, false if one side ended it.
-async fn lead(near: TcpStream, silence: Duration) -> bool {
-    let gateway = gateway_url();
-    let authority = gateway.trim_start_matches("http://");
-    let far = TcpStream::connect(authority).await.expect("the gateway can be reached");
+async fn lead(near: TcpStream, far: TcpStream, silence: Duration) -> bool {
     let (mut from_near, mut to_near) = near.into_split();
     let (mut from_far, mut to_far) = far.into_split();
     let up = async { drop(tokio::io::copy(&mut from_near, &mut to_far).await) };

@@ -38,10 +38,7 @@ impl Proxy {
     /// One whose every way leads to the pod at `behind`, whatever name is asked for: the port decides, by pairs of one that is
     /// asked for and one of the pod.
     pub async fn open(client: &Client, behind: IpAddr, ports: &[(u16, u16)]) -> Self {
-        let node = node_address(client).await;
-        let listener = inside(move || std::net::TcpListener::bind((node, 0)).expect("a port of the node"));
-        listener.set_nonblocking(true).expect("a listener that does not block");
-        let listener = TcpListener::from_std(listener).expect("a listener");
+        let listener = listen_to_pods(client).await;
         let address = listener.local_addr().expect("it has an address");
         let (asked, status) = (Mutex::default(), Mutex::new(200));
         let notes = Arc::new(Notes { asked, status, behind, ports: ports.to_vec() });
@@ -83,6 +80,22 @@ impl Drop for Proxy {
     }
 }
 
+/// A port of the node, which pods reach by its address.
+pub(crate) async fn listen_to_pods(client: &Client) -> TcpListener {
+    let node = node_address(client).await;
+    let listener = inside(move || std::net::TcpListener::bind((node, 0)).expect("a port of the node"));
+    listener.set_nonblocking(true).expect("a listener that does not block");
+    TcpListener::from_std(listener).expect("a listener")
+}
+
+/// A connection from the node to a pod, if one can be had.
+pub(crate) async fn dial_pod(pod: SocketAddr) -> Option<TcpStream> {
+    let dial = move || inside(move || std::net::TcpStream::connect_timeout(&pod, DIAL));
+    let stream = tokio::task::spawn_blocking(dial).await.ok()?.ok()?;
+    stream.set_nonblocking(true).expect("a socket that does not block");
+    Some(TcpStream::from_std(stream).expect("a socket"))
+}
+
 /// A client that goes away, or asks for what nobody may, gets no answer.
 async fn serve(mut near: TcpStream, notes: Arc<Notes>) {
     let mut head = Vec::new();
@@ -101,10 +114,6 @@ async fn serve(mut near: TcpStream, notes: Arc<Notes>) {
         return;
     }
     let Some((_, to)) = notes.ports.iter().find(|(from, _)| Some(*from) == port).copied() else { return };
-    let far = SocketAddr::new(notes.behind, to);
-    let dial = move || inside(move || std::net::TcpStream::connect_timeout(&far, DIAL));
-    let Ok(Ok(far)) = tokio::task::spawn_blocking(dial).await else { return };
-    far.set_nonblocking(true).expect("a socket that does not block");
-    let mut far = TcpStream::from_std(far).expect("a socket");
+    let Some(mut far) = dial_pod(SocketAddr::new(notes.behind, to)).await else { return };
     let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
 }

@@ -332,7 +332,11 @@ impl Call {
         };
         let stop = matches!(
             error,
-            CallError::TimedOut(_) | CallError::Ending | CallError::TooLarge(_) | CallError::NoRoom(_)
+            CallError::TimedOut(_)
+                | CallError::Ending
+                | CallError::TooLarge(_)
+                | CallError::HeadTooLarge
+                | CallError::NoRoom(_)
         );
         if let (true, Some(connection)) = (stop, self.sent.take()) {
             let message = format!(
@@ -398,11 +402,13 @@ impl Call {
             self.session().lost(connection, false);
         }
         let trouble = self.site().send(error);
+        let told = match error {
+            SendError::HeadTooLarge => return CallError::HeadTooLarge,
+            SendError::NotSent(_) | SendError::Withheld(_) => CallError::Trouble,
+            SendError::Lost(_) => CallError::OutcomeUnknown,
+        };
         self.note(&trouble);
-        match error {
-            SendError::NotSent(_) | SendError::Withheld(_) => CallError::Trouble(trouble),
-            SendError::Lost(_) => CallError::OutcomeUnknown(trouble),
-        }
+        told(trouble)
     }
 
     fn unreadable(&self, connection: &Arc<Connection>, error: &BodyError) -> CallError {

@@ -104,7 +104,9 @@ impl Source {
         let carried = session.desired().carried.clone();
         let mut response = match connection.listen(self.last.as_deref()).await {
             Ok(response) => response,
-            Err(SendError::Lost(_) | SendError::NotSent(_) | SendError::Withheld(_)) => return None,
+            Err(
+                SendError::Lost(_) | SendError::HeadTooLarge | SendError::NotSent(_) | SendError::Withheld(_),
+            ) => return None,
         };
         let status = response.status();
         if status.is_success() && is_stream(&response) {

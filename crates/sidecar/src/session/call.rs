@@ -6,7 +6,7 @@ use super::scopes::MAX_SCOPES;
 use super::{Desired, Scope, Session};
 use crate::budget::{Charge, NoRoom};
 use crate::sync::lock;
-use crate::upstream::{Connection, Trouble};
+use crate::upstream::{Connection, SendError, Trouble};
 use berth_mcp::error::{self, ErrorBody};
 use berth_mcp::frame::TokenKey;
 use berth_net::feed::Urgency;
@@ -38,6 +38,8 @@ pub(crate) enum CallError {
     NoTurn(u64),
     /// The answer was larger than so many bytes.
     TooLarge(usize),
+    /// The answer had too large a head.
+    HeadTooLarge,
     /// The sidecar has no memory for the answer now.
     NoRoom(NoRoom),
     /// As many calls run and wait as these limits allow.
@@ -85,6 +87,13 @@ impl CallError {
             Self::TooLarge(limit) => {
                 let text =
                     format!("the answer of server {server:?} is larger than the limit of {limit} bytes");
+                ErrorBody::new(error::TOO_LARGE, text)
+            }
+            Self::HeadTooLarge => {
+                let text = format!(
+                    "server {server:?}: {}; the request was sent and may have been carried out",
+                    SendError::HeadTooLarge
+                );
                 ErrorBody::new(error::TOO_LARGE, text)
             }
             Self::NoRoom(reason) => {

@@ -6,7 +6,7 @@ use berth_net::error::chain;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Response};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -76,7 +76,12 @@ impl Body {
         limit: usize,
         mut cover: impl FnMut(usize) -> Result<(), NoRoom>,
     ) -> Result<String, BodyError> {
-        let mut whole = BytesMut::new();
+        // A buffer that grows leaves behind as much memory as it has in the end.
+        let announced = usize::try_from(self.incoming.size_hint().lower()).unwrap_or(usize::MAX);
+        if announced > limit {
+            return Err(BodyError::TooLarge(limit));
+        }
+        let mut whole = BytesMut::with_capacity(announced);
         while let Some(chunk) = self.chunk().await? {
             if whole.len() + chunk.len() > limit {
                 return Err(BodyError::TooLarge(limit));

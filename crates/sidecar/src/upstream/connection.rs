@@ -109,12 +109,14 @@ impl Connection {
     }
 
     /// Whether a request that failed by `error` leaves nothing to go on with. One more socket that could not be opened says nothing
-    /// of those that are open, nor does a redirect of the upstream that answered it; when none is open any more, the next request
-    /// has to make a connection, by the gate.
+    /// of those that are open, nor does an answer, be it a redirect or too large; when none is open any more, the next request has to
+    /// make a connection, by the gate.
     pub fn is_lost_by(&self, error: &SendError) -> bool {
         match error {
             SendError::Lost(_) => true,
-            SendError::NotSent(DialError::Redirected(_)) | SendError::Withheld(_) => false,
+            SendError::NotSent(DialError::Redirected(_))
+            | SendError::HeadTooLarge
+            | SendError::Withheld(_) => false,
             SendError::NotSent(_) => !self.transport.has_sockets(),
         }
     }

@@ -11,7 +11,8 @@ use std::borrow::Cow;
 /// The failure that a status other than success stands for, and what to do about it.
 pub(crate) fn failure_of(status: StatusCode) -> (Failure, &'static str) {
     match status.as_u16() {
-        401 | 403 => (Failure::Unauthorized, "check the credential of the McpServer or the session"),
+        401 => (Failure::Unauthorized, "check the credential of the McpServer or the session"),
+        403 => (Failure::Unauthorized, FORBIDDEN),
         404 => (Failure::UpstreamUnreachable, "check the path of the McpServer's URL"),
         429 => (Failure::RateLimited, "try again later"),
         421 => (Failure::ProtocolError, "the server does not accept this Host; check its allowed hosts"),
@@ -20,6 +21,9 @@ pub(crate) fn failure_of(status: StatusCode) -> (Failure, &'static str) {
         _ => (Failure::ProtocolError, "the server does not take this as MCP over streamable HTTP"),
     }
 }
+
+/// A server that takes no Host but its own may say so by 403 (CASES.md 40), as if it were the credential.
+const FORBIDDEN: &str = "check the credential of the McpServer or the session, and that the server's allowed hosts have this Host";
 
 /// What servers say that do not know a session's id, before anything is carried out: the words of the official SDKs and of
 /// frameworks that copy them, in lower case.

@@ -30,6 +30,10 @@ const KEPT: usize = 4;
 const LINGER: Duration = Duration::from_secs(5);
 /// How long an unused socket may be used again, unless the upstream asks for less.
 const KEEP_ALIVE: Duration = Duration::from_mins(1);
+/// Largest head of an answer, in bytes, as the gateway has it for requests.
+const HEAD_MAX: usize = 64 * 1024;
+/// Most headers of an answer; hyper's own bound.
+const HEADERS_MAX: usize = 100;
 
 pub(super) type Sender = SendRequest<Full<Bytes>>;
 
@@ -42,9 +46,19 @@ pub enum SendError {
     /// The socket failed after the request may have been sent.
     #[error("the connection to the upstream was lost: {0}")]
     Lost(String),
+    /// The request was answered, by a head over the bounds. Its socket is closed, which says nothing of others.
+    #[error("the head of the upstream's answer has more than {HEAD_MAX} bytes or {HEADERS_MAX} headers")]
+    HeadTooLarge,
     /// Nothing was sent: the credential is withheld.
     #[error("{}", .0.message)]
     Withheld(Arc<Withheld>),
+}
+
+impl SendError {
+    /// Why a request that may have been sent has no answer.
+    fn unanswered(error: &hyper::Error) -> Self {
+        if error.is_parse_too_large() { Self::HeadTooLarge } else { Self::Lost(chain(error)) }
+    }
 }
 
 /// The sockets of one connection.
@@ -119,13 +133,13 @@ impl Transport {
                 // hyper gives back only what it has not begun to write.
                 Err(mut error) => {
                     if error.take_message().is_none() {
-                        return Err(SendError::Lost(chain(error.error())));
+                        return Err(SendError::unanswered(error.error()));
                     }
                 }
             }
         }
         let mut sender = self.open(&|_| {}).await?;
-        let response = sender.send_request(make()?).await.map_err(|error| SendError::Lost(chain(&error)))?;
+        let response = sender.send_request(make()?).await.map_err(|error| SendError::unanswered(&error))?;
         Ok(Body::wrap(response, sender, self.clone()))
     }
 
@@ -198,6 +212,7 @@ impl Transport {
         };
         let held = Held::new(&self.open);
         let (sender, connection) = Builder::new()
+            .max_header_size(HEAD_MAX)
             .handshake(TokioIo::new(dialled))
             .await
             .map_err(|error| failed(error.to_string()))?;

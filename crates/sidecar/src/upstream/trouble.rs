@@ -153,6 +153,7 @@ impl Site<'_> {
         match error {
             SendError::NotSent(error) => self.dial(error),
             SendError::Lost(_) => self.lost(Failure::UpstreamUnreachable, error),
+            SendError::HeadTooLarge => self.lost(Failure::ProtocolError, error),
             SendError::Withheld(withheld) => Trouble::withheld(withheld),
         }
     }

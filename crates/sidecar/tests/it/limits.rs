@@ -4,7 +4,7 @@ use crate::support::client::{tool_call, tool_call_with_progress};
 use crate::support::eventually;
 use crate::support::harness::{Harness, read, spec};
 use crate::support::upstream::{Act, Books, Upstream};
-use berth_wire::Limits;
+use berth_wire::{Limits, SessionState};
 use futures::future::join_all;
 use http::StatusCode;
 use serde_json::json;
@@ -106,6 +106,44 @@ async fn the_session_has_limits_of_its_own_on_sizes() {
     harness.put(&session).await;
     assert!(client.json(&call).await.1["result"].is_object());
     harness.end_now("s").await;
+    harness.assert_baseline().await;
+}
+
+#[tokio::test]
+async fn an_answer_whose_head_is_too_large_fails_its_call_alone() {
+    let (harness, upstream) = (Harness::start(2).await, Upstream::start().await);
+    harness.put(&spec("s", &upstream)).await;
+    let client = harness.initialized("s").await;
+    let running = client.begin(&tool_call(json!(1), "hold", &json!({}))).await;
+    let head =
+        async |count: u32, bytes: u32| client.call("head", json!({"count": count, "bytes": bytes})).await;
+    for (count, bytes) in [(90, 10), (10, 6_000), (1, 64_000)] {
+        assert_eq!(head(count, bytes).await["result"], json!({"head": true}), "{count} of {bytes} bytes");
+    }
+    for (count, bytes) in [(101, 10), (10, 7_000), (1, 1_000_000)] {
+        let answer = head(count, bytes).await;
+        assert_eq!(answer["error"]["code"], json!(-32054), "{count} of {bytes} bytes: {answer}");
+        let text = answer["error"]["message"].as_str().unwrap();
+        assert!(text.contains("more than 65536 bytes or 100 headers; the request was sent"), "{text}");
+    }
+    let report = &harness.list().await[0];
+    assert_eq!(
+        (report.state, report.failure),
+        (SessionState::Connected, None),
+        "it says nothing of the server"
+    );
+    upstream.release();
+    assert_eq!(running.messages().await.pop().unwrap()["result"], json!({"held": true}));
+    assert_eq!(client.call("session", json!({})).await["result"], json!({"session": "upstream-1"}));
+
+    upstream.books().on_initialize = Act::Head(70_000);
+    harness.put(&spec("t", &upstream)).await;
+    let error = harness.client("t").initialize().await.unwrap_err();
+    assert_eq!(error["data"]["reason"], "ProtocolError", "{error}");
+    assert!(error["message"].as_str().unwrap().contains("more than 65536 bytes or 100 headers"), "{error}");
+    for uid in ["s", "t"] {
+        harness.end_now(uid).await;
+    }
     harness.assert_baseline().await;
 }
 

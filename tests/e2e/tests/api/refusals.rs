@@ -357,6 +357,10 @@ async fn a_wrong_server_is_refused_by_name_of_the_field() {
                     &["auth.shared may only be set when auth.type is Shared"],
                 ),
                 (
+                    server("s", &json!({"transport": good, "auth": {"type": "Shared", "shared": {"secretKeyRef": {"name": "s", "key": "k", "namespace": "other"}}}})),
+                    &["unknown field", "spec.auth.shared.secretKeyRef.namespace"],
+                ),
+                (
                     server("s", &json!({"transport": good, "auth": {"type": "Shared", "shared": {"secretKeyRef": {"name": "s", "key": "my key"}}}})),
                     &["spec.auth.shared.secretKeyRef.key", "should match"],
                 ),

@@ -1,20 +1,23 @@
 //! Large messages, long lists and slow readers: what is within the limits comes as it is, and what is not harms nobody else.
 
 use berth_e2e::{
-    Answer, McpClient, Probe, Process, TestNamespace, ends_and_leaves_nothing, figure, in_namespace,
+    Answer, McpClient, POOL, Probe, Process, TestNamespace, ends_and_leaves_nothing, figure, in_namespace,
     mcp_server, session, sidecar, tool_call, tool_call_with,
 };
 use futures::future::join_all;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
 use serde_json::{Value, json};
+use std::fs;
 use std::time::{Duration, Instant};
 
 const MIB: usize = 1024 * 1024;
 const TOO_LARGE: i32 = -32054;
 const LIMIT_REACHED: i32 = -32055;
 
-async fn world(namespace: &TestNamespace) -> (Probe, McpClient) {
+async fn world(namespace: &TestNamespace, more: Value) -> (Probe, McpClient) {
     let probe = Probe::start(namespace).await;
-    mcp_server(namespace, "probe", &probe.url(), json!({})).await;
+    mcp_server(namespace, "probe", &probe.url(), more).await;
     session(namespace, "s", "alice", &["probe"]).await;
     let mut client = McpClient::new(&namespace.name, "s", "probe", &namespace.token("alice").await);
     client.initialize().await;
@@ -41,7 +44,7 @@ async fn all_tools(client: &McpClient, pages: usize) -> (Vec<String>, Option<Str
 #[tokio::test]
 async fn pages_of_tools_pass_as_the_upstream_makes_them() {
     in_namespace("pages", |namespace| async move {
-        let (probe, client) = world(&namespace).await;
+        let (probe, client) = world(&namespace, json!({})).await;
         let expected = |count: usize| (0..count).map(|number| format!("filler-{number}")).collect::<Vec<_>>();
         let fillers =
             |count: usize, pages: &str| json!({"real": false, "filler": count, "page": 50, "pages": pages});
@@ -86,7 +89,7 @@ async fn answered(client: &McpClient, call: &Value) -> Value {
 #[tokio::test]
 async fn large_messages_come_whole_up_to_the_limit_and_beyond_it_only_their_call_fails() {
     in_namespace("sizes", |namespace| async move {
-        let (probe, client) = world(&namespace).await;
+        let (probe, client) = world(&namespace, json!({})).await;
         for bytes in [65_535, 65_536, 65_537, MIB + 1, 8 * MIB] {
             for stream in [false, true] {
                 let answer = answered(&client, &big(1, bytes, stream)).await;
@@ -111,6 +114,19 @@ async fn large_messages_come_whole_up_to_the_limit_and_beyond_it_only_their_call
             }
         };
         futures::join!(others, too_large);
+        for (count, bytes, passes) in [(90, 16, true), (101, 16, false), (60, 2_000, false)] {
+            let answer = json!({"fillHeaders": {"count": count, "bytes": bytes}});
+            let fault = json!({"probe.test/fault": {"answer": answer}});
+            let call = tool_call_with(&json!(5), "echo", json!({"message": "head"}), fault);
+            let answer = answered(&client, &call).await;
+            let error = &answer["error"];
+            assert_eq!(
+                answer["result"]["content"][0]["text"] == "head",
+                passes,
+                "{count} of {bytes}: {error}"
+            );
+            assert_eq!(error["code"] == TOO_LARGE, !passes, "{count} of {bytes}: {error}");
+        }
         for megabytes in [3, 10] {
             let text = "y".repeat(megabytes * MIB);
             let call = tool_call(&json!(4), "echo", json!({"message": text}));
@@ -131,11 +147,27 @@ async fn large_messages_come_whole_up_to_the_limit_and_beyond_it_only_their_call
     .await;
 }
 
+/// Memory limits of the containers of the namespace's sidecars.
+async fn memory_limits(namespace: &TestNamespace) -> Vec<String> {
+    let pods = namespace.api::<Pod>().list(&ListParams::default().labels(POOL)).await.unwrap();
+    let containers = pods.items.into_iter().filter_map(|pod| pod.spec).flat_map(|spec| spec.containers);
+    containers.map(|container| container.resources.unwrap().limits.unwrap()["memory"].0.clone()).collect()
+}
+
+/// The most memory that the process has had in use.
+fn peak_kib(process: &Process) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", process.pid())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
 /// CASES.md 21.
 #[tokio::test]
 async fn twenty_large_answers_at_once_come_whole_or_are_refused_and_no_process_dies() {
     in_namespace("twenty", |namespace| async move {
-        let (_probe, client) = world(&namespace).await;
+        // The smallest sidecar that there is: room for a session is a mebibyte.
+        let (_probe, client) = world(&namespace, json!({"pool": {"sessionsPerPod": 1, "maxPods": 1}})).await;
+        assert_eq!(memory_limits(&namespace).await, ["129Mi"]);
         let process = sidecar(&namespace).await;
         let calls: Vec<Value> = (0..20).map(|id| big(id, 8 * MIB, id % 2 == 0)).collect();
         let answers = join_all(calls.iter().map(|call| answered(&client, call))).await;
@@ -147,6 +179,7 @@ async fn twenty_large_answers_at_once_come_whole_or_are_refused_and_no_process_d
         // Whoever was refused can ask again.
         assert!(is_whole(&answered(&client, &big(1, 8 * MIB, false)).await, 8 * MIB));
         figure("answers of 8 MiB at once that came whole, of 20", whole);
+        figure("most memory of the sidecar meanwhile, of 132096 KiB", peak_kib(&process));
         ends_and_leaves_nothing(&namespace, "s").await;
     })
     .await;
@@ -155,7 +188,7 @@ async fn twenty_large_answers_at_once_come_whole_or_are_refused_and_no_process_d
 #[tokio::test]
 async fn a_client_that_does_not_read_stalls_itself_and_nobody_else() {
     in_namespace("slow", |namespace| async move {
-        let (_probe, client) = world(&namespace).await;
+        let (_probe, client) = world(&namespace, json!({})).await;
         let process = sidecar(&namespace).await;
         let before = process.resident_kib();
         // 15 MB of progress, which fit into no buffer on the way.

@@ -1,9 +1,10 @@
 //! Secrets, planted wherever one can be, are found in nothing that Berth writes (must show 7 of the step).
 
+use berth_api::label::MANAGED_BY;
 use berth_api::{AgentSession, McpServer};
 use berth_e2e::{
-    McpClient, Probe, TestNamespace, eventually, in_namespace, kubectl, mcp_server, session, subject_of,
-    system_namespace, tool_call, tool_call_with, wait_until_ready,
+    McpClient, Probe, TestNamespace, eventually, in_namespace, is_ready, kubectl, mcp_server, session,
+    subject_of, system_namespace, tool_call, tool_call_with, wait_until_ready,
 };
 use http::Request;
 use k8s_openapi::api::core::v1::{Pod, Secret};
@@ -14,6 +15,9 @@ use sha2::{Digest, Sha256};
 use std::time::Duration;
 
 const BOUND: Duration = Duration::from_mins(1);
+/// Kinds whose objects Berth makes or writes to, or that show what it makes.
+const KINDS: &str = "bsrv,bses,pods,events,configmaps,services,endpointslices,serviceaccounts,leases,networkpolicies,deployments,\
+                     replicasets";
 
 /// The secrets of one run: logs still hold what earlier runs planted.
 struct Secrets {
@@ -115,33 +119,74 @@ async fn meet(namespace: &TestNamespace, probe: &Probe, fault: &Value, token: &s
     futures::join!(namespace.end(&made.0, BOUND), namespace.end(&made.1, BOUND));
 }
 
-/// Whatever Berth has written: a name for it, and the text.
+/// The pods of Berth in a namespace, when each is Ready: whoever has not begun has no log.
+async fn pods_of_berth(pods: &Api<Pod>) -> Vec<Pod> {
+    eventually("each pod of Berth is Ready", BOUND, || async {
+        let mut found = pods.list(&ListParams::default()).await.unwrap().items;
+        // The probe is no part of Berth.
+        found.retain(|pod| {
+            pod.metadata.deletion_timestamp.is_none()
+                && pod.labels().get("app").is_none_or(|app| app != "probe")
+        });
+        (!found.is_empty() && found.iter().all(is_ready)).then_some(found)
+    })
+    .await
+}
+
+/// Whatever Berth has written: a name for it, and the text. Each of them can be read, and says something.
 async fn written(client: &Client, namespace: &str) -> Vec<(String, String)> {
     let mut all = Vec::new();
     let system = system_namespace();
     for within in [namespace, &system] {
         let pods: Api<Pod> = Api::namespaced(client.clone(), within);
-        for pod in pods.list(&ListParams::default()).await.unwrap() {
-            // The probe is no part of Berth.
-            if pod.labels().get("app").is_some_and(|app| app == "probe") {
-                continue;
-            }
+        for pod in pods_of_berth(&pods).await {
             for container in &pod.spec.as_ref().unwrap().containers {
                 let of = LogParams { container: Some(container.name.clone()), ..LogParams::default() };
-                let log = pods.logs(&pod.name_any(), &of).await.unwrap_or_default();
-                all.push((format!("log of {}/{}", pod.name_any(), container.name), log));
+                let log = pods.logs(&pod.name_any(), &of).await.unwrap();
+                all.push((format!("log of {} in {}", container.name, pod.name_any()), log));
             }
             let path = format!("/api/v1/namespaces/{within}/pods/{}:8081/proxy/metrics", pod.name_any());
-            let metrics = client.request_text(Request::get(path).body(Vec::new()).unwrap()).await;
-            all.push((format!("metrics of {}", pod.name_any()), metrics.unwrap_or_default()));
+            let metrics = client.request_text(Request::get(path).body(Vec::new()).unwrap()).await.unwrap();
+            all.push((format!("metrics of {}", pod.name_any()), metrics));
         }
-        let kinds = "bsrv,bses,pods,events,configmaps,services,leases,networkpolicies,deployments";
-        let printed = kubectl(&["get", kinds, "-n", within, "-o", "yaml"], "").await;
+        let printed = kubectl(&["get", KINDS, "-n", within, "-o", "yaml"], "").await;
         assert!(printed.ok, "{printed:?}");
         all.push((format!("objects of {within}"), printed.out));
+        all.extend(secrets_of_berth(client, within).await);
+    }
+    for (name, text) in &all {
+        assert!(!text.trim().is_empty(), "the {name} says nothing");
     }
     all
 }
+
+/// The Secrets that Berth made in a namespace, each value of their data as it is.
+async fn secrets_of_berth(client: &Client, within: &str) -> Vec<(String, String)> {
+    let made = ListParams::default().labels(&format!("{MANAGED_BY}=berth-operator"));
+    let secrets = Api::<Secret>::namespaced(client.clone(), within).list(&made).await.unwrap();
+    let mut all = Vec::new();
+    for secret in secrets {
+        let name = format!("Secret {}", secret.name_any());
+        for (key, value) in secret.data.unwrap_or_default() {
+            all.push((format!("{name}, {key}"), String::from_utf8_lossy(&value.0).into_owned()));
+        }
+        all.push((format!("{name}, its metadata"), serde_json::to_string(&secret.metadata).unwrap()));
+    }
+    all
+}
+
+/// How each name of what is searched begins: of every part of Berth its log, of every kind of Secret that it makes one.
+const SEARCHED: [&str; 9] = [
+    "log of operator in berth-operator",
+    "log of gateway in berth-gateway",
+    "log of sidecar in ",
+    "metrics of berth-operator",
+    "metrics of berth-gateway",
+    "objects of berth-canary",
+    "Secret berth-ca, ",
+    "Secret berth-gateway-tls, ",
+    "Secret shared-",
+];
 
 #[tokio::test]
 async fn no_secret_is_in_logs_events_status_or_metrics() {
@@ -168,13 +213,19 @@ async fn no_secret_is_in_logs_events_status_or_metrics() {
 
         let signature = token.rsplit('.').next().unwrap();
         let everything = written(&namespace.client, &namespace.name).await;
-        let long =
-            |prefix: &str| everything.iter().any(|(name, text)| name.starts_with(prefix) && !text.is_empty());
-        assert!(
-            ["log of berth-operator", "log of berth-gateway", "metrics of", "objects of"]
-                .iter()
-                .all(|p| long(p))
-        );
+        let names: Vec<&String> = everything.iter().map(|(name, _)| name).collect();
+        for prefix in SEARCHED {
+            assert!(names.iter().any(|name| name.starts_with(prefix)), "no {prefix}: {names:?}");
+        }
+        // The sidecar of each pool has written of what it met here.
+        let sidecars: Vec<_> =
+            everything.iter().filter(|(name, _)| name.starts_with("log of sidecar in ")).collect();
+        assert!(sidecars.len() >= 2, "{names:?}");
+        for server in ["shared", "own"] {
+            let of_it = format!("{}/s-{server}", namespace.name);
+            let log = sidecars.iter().find(|(_, log)| log.contains(&of_it)).expect("a log names the session");
+            assert!(log.1.contains("\"result\":\"Connected\""), "{server}: its log says that it connected");
+        }
         let Secrets { shared, own, rotated, body } = &secrets;
         let (shared, own, rotated) = (shared.as_str(), own.as_str(), rotated.as_str());
         for secret in [shared, own, rotated, body.as_str(), signature] {

@@ -90,7 +90,7 @@ async fn lives_with_trouble_in_them_leave_nothing_behind() {
             let risen = now.resident_kib.saturating_sub(then.resident_kib);
             figure(&format!("memory of the {what} at the end above half-time, KiB"), risen);
             // In a short run what is left is what the allocator has not given back yet.
-            assert!(rounds(1, 0) == 1 || what == "operator" || risen < 1024, "{what}: {risen} KiB");
+            assert!(rounds(1, 0) == 1 || risen < 1024, "{what}: {risen} KiB");
         }
         let lives = (round - first) * at_once;
         figure("lives with trouble in them", lives);

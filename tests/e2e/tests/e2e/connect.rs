@@ -186,11 +186,11 @@ impl Struck<'_> {
         }
     }
 
-    /// A client of `session` gets the error in time, while the session's other server answers. Gives how long nothing is tried.
-    async fn is_bounded(&self, namespace: &TestNamespace, session: &str, token: &str) -> Duration {
+    /// A client of `session` gets the error in time, while the session's other servers answer.
+    async fn is_bounded(&self, namespace: &TestNamespace, session: &str, token: &str) {
         let Hang { what, at, step, .. } = self.hang;
-        let mut other = McpClient::new(&namespace.name, session, "other", token);
-        other.initialize().await;
+        let mut others = OTHERS.map(|name| McpClient::new(&namespace.name, session, name, token));
+        join_all(others.iter_mut().map(McpClient::initialize)).await;
         let mut slow = McpClient::new(&namespace.name, session, at.name, token);
         let begun = Instant::now();
         let capabilities = json!({});
@@ -199,7 +199,9 @@ impl Struck<'_> {
         let answer = loop {
             tokio::select! {
                 answer = &mut failing => break answer,
-                echo = other.call("echo", json!({"message": "on"})) => assert_eq!(echo, "on"),
+                echoes = join_all(others.iter().map(|other| other.call("echo", json!({"message": "on"})))) => {
+                    assert_eq!(echoes, ["on"; OTHERS.len()]);
+                }
             }
             answered += 1;
         };
@@ -215,9 +217,32 @@ impl Struck<'_> {
         assert!(message.contains(&format!("\"{}\", {step}:", at.name)), "{what}: {message}");
         let bound = Duration::from_secs(1)..Duration::from_secs(2);
         assert!(bound.contains(&took), "{what}: the error came after {took:?}");
-        assert!(answered > 10, "{what}: the other server answered {answered} calls meanwhile");
-        let pause = error["data"]["retryAfterMillis"].as_u64();
-        Duration::from_millis(pause.unwrap_or_else(|| panic!("{what}: when to try again is told: {answer}")))
+        assert!(answered > 2, "{what}: each of the other servers answered {answered} calls meanwhile");
+        assert!(error["data"]["retryAfterMillis"].is_u64(), "{what}: when to try again is told: {answer}");
+    }
+
+    /// Of many sessions that come when it is known to hang at most one tries and waits; the others are told at once. Gives how
+    /// long nothing is tried.
+    async fn is_paid_for_once(&self, namespace: &TestNamespace, names: &[String], token: &str) -> Duration {
+        let Hang { what, at, cause, .. } = self.hang;
+        let before = self.reached().await;
+        let calls = names.iter().map(|name| async move {
+            let begun = Instant::now();
+            let mut client = McpClient::new(&namespace.name, name, at.name, token);
+            (client.try_initialize(&json!({})).await, begun.elapsed())
+        });
+        let answers = join_all(calls).await;
+        for (answer, _) in &answers {
+            assert_eq!(answer["error"]["data"]["reason"], "InitializeTimeout", "{what}: {answer}");
+        }
+        let waited = answers.iter().filter(|(_, took)| *took >= Duration::from_secs(1)).count() as u64;
+        assert!(waited <= 1, "{what}: {waited} of {} waited", names.len());
+        // Of packets that are lost more than one may belong to an attempt.
+        if matches!(cause, Cause::Faults(_)) {
+            assert_eq!(self.reached().await - before, waited, "{what}: who does not wait does not ask");
+        }
+        let pauses = answers.iter().map(|(answer, _)| answer["error"]["data"]["retryAfterMillis"].as_u64());
+        Duration::from_millis(pauses.max().flatten().expect("when to try again is told"))
     }
 
     /// A session that is deleted in the middle of the attempt is gone in time.
@@ -255,7 +280,16 @@ impl Struck<'_> {
     }
 }
 
-/// The servers of [`HANGS`], which give up after a second, and one that works.
+/// Servers that work, beside those of [`HANGS`].
+const OTHERS: [&str; 5] = ["fast-0", "fast-1", "fast-2", "fast-3", "fast-4"];
+
+async fn others(namespace: &TestNamespace, probe: &Probe) {
+    let url = probe.url();
+    let times = json!({"timeouts": {"drain": "1s", "close": "2s"}});
+    join_all(OTHERS.iter().map(|name| mcp_server(namespace, name, &url, times.clone()))).await;
+}
+
+/// The servers of [`HANGS`], which give up after a second.
 async fn servers(namespace: &TestNamespace, probe: &Probe) {
     let object = json!({"metadata": {"name": "probe-ca"}, "data": {"ca.crt": probe.ca().await}});
     namespace.create::<ConfigMap>(object).await;
@@ -274,9 +308,7 @@ async fn servers(namespace: &TestNamespace, probe: &Probe) {
         });
         mcp_server(namespace, server.name, "", more).await;
     };
-    let url = probe.url();
-    let other = mcp_server(namespace, "other", &url, json!({"timeouts": {"drain": "1s", "close": "2s"}}));
-    futures::join!(of(&PLAIN), of(&GOOD), of(&SLOW), other);
+    futures::join!(of(&PLAIN), of(&GOOD), of(&SLOW));
 }
 
 /// Connects a session of its own, which tells the others that the server is well again, and ends it.
@@ -347,15 +379,19 @@ async fn a_burst_of_first_calls_of_which_all_but_one_are_cancelled_connects_once
 
 /// Each way in which `server` hangs.
 async fn in_turn(namespace: &TestNamespace, probe: &Probe, token: &str, server: &str) {
+    let many: Vec<String> = (0..10).map(|number| format!("{server}-many-{number}")).collect();
+    let only = [server];
+    let made = join_all(many.iter().map(|name| session(namespace, name, "alice", &only))).await;
     for (number, hang) in HANGS.iter().filter(|hang| hang.at.name == server).enumerate() {
         let (caught, ended) = (format!("{server}-caught-{number}"), format!("{server}-ended-{number}"));
-        let both = [server, "other"];
+        let all = [&[server][..], &OTHERS].concat();
         let (made, _) = futures::join!(
-            session(namespace, &caught, "alice", &both),
-            session(namespace, &ended, "alice", &both)
+            session(namespace, &caught, "alice", &all),
+            session(namespace, &ended, "alice", &all)
         );
         let struck = hang.strike(namespace, probe).await;
-        let pause = struck.is_bounded(namespace, &caught, token).await;
+        struck.is_bounded(namespace, &caught, token).await;
+        let pause = struck.is_paid_for_once(namespace, &many, token).await;
         // Until then no attempt is made.
         tokio::time::sleep(pause).await;
         struck.holds_no_end(namespace, &ended, token).await;
@@ -366,6 +402,7 @@ async fn in_turn(namespace: &TestNamespace, probe: &Probe, token: &str, server: 
         heal(namespace, &format!("{server}-well-{number}"), server, token).await;
         namespace.end(&made, BOUND).await;
     }
+    join_all(made.iter().map(|made| namespace.end(made, BOUND))).await;
 }
 
 /// Must show 2 of the step.
@@ -373,7 +410,7 @@ async fn in_turn(namespace: &TestNamespace, probe: &Probe, token: &str, server: 
 async fn an_upstream_that_hangs_anywhere_costs_its_bound_and_holds_up_neither_servers_nor_ends() {
     in_namespace("hang", |namespace| async move {
         let probe = Probe::start(&namespace).await;
-        servers(&namespace, &probe).await;
+        futures::join!(servers(&namespace, &probe), others(&namespace, &probe));
         let token = namespace.token("alice").await;
         let of = |server: &'static Server| Box::pin(in_turn(&namespace, &probe, &token, server.name));
         futures::join!(of(&PLAIN), of(&GOOD), of(&SLOW));

@@ -15,6 +15,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 const BOUND: Duration = Duration::from_mins(1);
+/// How soon a Secret is taken up that comes: it is watched. Far less than any look that is due by itself.
+const PROMPT: Duration = Duration::from_secs(5);
 
 fn sha256_hex(text: &str) -> String {
     Sha256::digest(text.as_bytes()).iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"))
@@ -49,6 +51,18 @@ async fn shows(namespace: &TestNamespace, name: &str, words: [&str; 2]) {
         let printed = kubectl(&["get", "bses", name, "-n", &namespace.name, "--no-headers"], "").await;
         let row: Vec<&str> = printed.out.split_whitespace().collect();
         words.iter().all(|word| row.contains(word)).then_some(())
+    })
+    .await;
+}
+
+/// Waits until the condition `ResolvedRefs` of a session has that status, that reason, and all of `words` in its message.
+async fn resolved(namespace: &TestNamespace, name: &str, status: &str, reason: &str, words: &[&str]) {
+    let what = format!("session {name} says ResolvedRefs={status}, {reason}, {words:?}");
+    eventually(&what, PROMPT, || async {
+        let status_of = namespace.api::<AgentSession>().get(name).await.unwrap().status?;
+        let told = status_of.conditions.into_iter().find(|condition| condition.type_ == "ResolvedRefs")?;
+        let is_so = told.status == status && told.reason == reason;
+        (is_so && words.iter().all(|word| told.message.contains(word))).then_some(())
     })
     .await;
 }
@@ -129,11 +143,20 @@ async fn a_secret_that_comes_changes_and_goes_is_followed_unaided() {
         session_server(&namespace, &probe).await;
         let token = namespace.token("alice").await;
         claim(&namespace, "s", "late").await;
-        shows(&namespace, "s", ["False", "RefNotFound"]).await;
+        // Kind, name and key (CASES.md 28).
+        let missing = ["secret \"late\" does not exist", "key \"token\""];
+        resolved(&namespace, "s", "False", "RefNotFound", &missing).await;
+        let never = claim(&namespace, "never", "absent").await;
+        resolved(&namespace, "never", "False", "RefNotFound", &["secret \"absent\""]).await;
+        namespace.end(&never, PROMPT).await;
+        let events = namespace.events_about(&never.uid().unwrap()).await;
+        assert_eq!(events.iter().map(|e| e.1.as_str()).collect::<Vec<_>>(), ["Cleared"], "{events:?}");
         secret(&namespace, "late", "session", json!({"other": "x"})).await;
-        shows(&namespace, "s", ["False", "RefNotFound"]).await;
+        let keyless = ["secret \"late\" has no key \"token\""];
+        resolved(&namespace, "s", "False", "RefNotFound", &keyless).await;
         // As `echo token |` leaves it.
         secret(&namespace, "late", "session", json!({"token": "first\n"})).await;
+        resolved(&namespace, "s", "True", "ResolvedRefs", &[]).await;
         shows(&namespace, "s", ["True", "Bound"]).await;
         let client = client(&namespace, "s", &token).await;
         assert_eq!(seen_by_upstream(&client).await, sha256_hex("Bearer first"));
@@ -148,7 +171,7 @@ async fn a_secret_that_comes_changes_and_goes_is_followed_unaided() {
         // Gone: nothing is sent any more, and the old value is not used.
         let calls = probe.books().await.total("toolsCall");
         namespace.api::<Secret>().delete("late", &DeleteParams::default()).await.unwrap();
-        shows(&namespace, "s", ["False", "RefNotFound"]).await;
+        resolved(&namespace, "s", "False", "RefNotFound", &missing).await;
         let params = json!({"name": "echo", "arguments": {"message": "x"}});
         let call = json!({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": params});
         let answer = client.send(&call).await;
@@ -156,6 +179,7 @@ async fn a_secret_that_comes_changes_and_goes_is_followed_unaided() {
         assert_eq!(probe.books().await.total("toolsCall"), calls);
 
         secret(&namespace, "late", "session", json!({"token": "third"})).await;
+        resolved(&namespace, "s", "True", "ResolvedRefs", &[]).await;
         shows(&namespace, "s", ["True", "Bound"]).await;
         eventually("the session is served with the new Secret", BOUND, || async {
             let digest = sha256_hex("Bearer third");

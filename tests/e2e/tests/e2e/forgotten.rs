@@ -90,12 +90,13 @@ async fn a_path_that_never_was_is_an_error_and_no_loop() {
     .await;
 }
 
-/// What the status says of one server.
-async fn status_of(namespace: &TestNamespace, server: &str) -> Value {
+/// What the status says of the servers, in their order, and of the session: the condition Ready.
+async fn status(namespace: &TestNamespace) -> (Vec<Value>, Value) {
     let session = namespace.api::<AgentSession>().get("s").await.unwrap();
     let status = serde_json::to_value(session.status).unwrap();
-    let servers = status["servers"].as_array().cloned().unwrap_or_default();
-    servers.into_iter().find(|entry| entry["name"] == server).unwrap_or_default()
+    let list = |field: &str| status[field].as_array().cloned().unwrap_or_default();
+    let ready = list("conditions").into_iter().find(|condition| condition["type"] == "Ready");
+    (list("servers"), ready.unwrap_or_default())
 }
 
 /// The ids of upstream sessions that were opened at a path, oldest first.
@@ -131,7 +132,9 @@ async fn a_server_that_is_lost_leaves_the_other_one_of_its_session_alone() {
 
         let opened = opened_at(&probe.books().await, "/mcp/b");
         assert_eq!(opened.len(), 2, "one more");
-        probe.set_faults(&json!({"initialize": {"status": 500, "path": "/mcp/b"}})).await;
+        // Pauses of ten seconds and more are shown.
+        let ill = json!({"status": 500, "headers": {"retry-after": "15"}, "path": "/mcp/b"});
+        probe.set_faults(&json!({"initialize": ill})).await;
         probe.tell("sessions/lose", &json!({"session": opened[1]})).await;
         for _ in 0..5 {
             let answer = of_b.call_as(&json!(2), "echo", json!({"message": "x"})).await;
@@ -144,9 +147,14 @@ async fn a_server_that_is_lost_leaves_the_other_one_of_its_session_alone() {
             assert_eq!(of_a.call("echo", json!({"message": "on"})).await, "on");
         }
         eventually("the status tells which server is in trouble", BOUND, || async {
-            let (a, b) = (status_of(&namespace, "a").await, status_of(&namespace, "b").await);
-            let told = b["reason"] == "UpstreamUnreachable";
-            (told && a["state"] == "Bound").then_some(())
+            let (servers, ready) = status(&namespace).await;
+            let [a, b] = servers.as_slice() else { panic!("two servers, not {servers:?}") };
+            assert_eq!((&a["state"], &a["nextRetryTime"]), (&json!("Bound"), &Value::Null), "{a}");
+            assert_eq!(ready["status"], "True", "one server works: {ready}");
+            let told = b["reason"] == "UpstreamUnreachable" && b["nextRetryTime"].is_string();
+            let degraded = ready["reason"] == "Degraded"
+                && ready["message"].as_str().is_some_and(|text| text.contains("server \"b\""));
+            (told && degraded).then_some(())
         })
         .await;
         probe.clear_faults().await;
@@ -156,8 +164,10 @@ async fn a_server_that_is_lost_leaves_the_other_one_of_its_session_alone() {
         })
         .await;
         eventually("the status tells of no trouble", BOUND, || async {
-            let b = status_of(&namespace, "b").await;
-            (b["state"] == "Bound" && b["nextRetryTime"].is_null()).then_some(())
+            let (servers, ready) = status(&namespace).await;
+            let b = &servers[1];
+            let well = b["state"] == "Bound" && b["nextRetryTime"].is_null();
+            (well && ready["status"] == "True" && ready["reason"] == "Bound").then_some(())
         })
         .await;
         let books = probe.books().await;

@@ -4,17 +4,20 @@ use crate::quiet::nothing_is_written_for;
 use berth_api::label::LEADER_LEASE;
 use berth_api::{AgentSession, McpServer};
 use berth_e2e::{
-    McpClient, POOL, Probe, Process, TestNamespace, eventually, figure, in_namespace, leader, leader_after,
-    lease, mcp_server, operator_log, pod_metrics, rounds, seed, subject_of, system_namespace, used_session,
-    wait_until_ready, without_operator,
+    McpClient, POOL, Probe, Process, TestNamespace, api_writes, eventually, figure, in_namespace, kill,
+    leader, leader_after, lease, mcp_server, operator_log, pod_metrics, rounds, seed, subject_of,
+    system_namespace, used_session, wait_until_ready, without_operator,
 };
 use futures::future::join_all;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt, stream};
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Event, Namespace, Pod};
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchParams};
 use kube::core::WatchEvent;
 use kube::{Resource, ResourceExt};
 use serde_json::json;
@@ -26,7 +29,7 @@ use std::time::{Duration, Instant};
 const BOUND: Duration = Duration::from_secs(90);
 /// Changes that the beginning of a session's life shows, the kubelet's of its pod among them, and its end: kills are spread over
 /// these.
-const CHANGES: [u32; 2] = [12, 6];
+const CHANGES: [u32; 2] = [12, 7];
 
 /// Changes of one kind in a namespace from now on, each with the UID of its object.
 async fn changes<K>(namespace: &TestNamespace) -> BoxStream<'static, String>
@@ -38,9 +41,23 @@ where
         + serde::de::DeserializeOwned
         + 'static,
 {
+    changes_of::<K>(namespace, "").await
+}
+
+/// The same of those objects that a field selector finds, or of all.
+async fn changes_of<K>(namespace: &TestNamespace, fields: &str) -> BoxStream<'static, String>
+where
+    K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+        + Clone
+        + Debug
+        + Send
+        + serde::de::DeserializeOwned
+        + 'static,
+{
     let api: Api<K> = namespace.api();
     let version = api.list_metadata(&ListParams::default()).await.unwrap().metadata.resource_version.unwrap();
-    let events = api.watch(&kube::api::WatchParams::default(), &version).await.unwrap();
+    let found = WatchParams::default().fields(fields);
+    let events = api.watch(&found, &version).await.unwrap();
     let uid = |event| async {
         match event {
             Ok(WatchEvent::Added(object) | WatchEvent::Modified(object) | WatchEvent::Deleted(object)) => {
@@ -75,6 +92,8 @@ async fn live_and_die(namespace: &TestNamespace, name: &str, token: &str, at: u3
             changes::<AgentSession>(namespace).await,
             changes::<McpServer>(namespace).await,
             changes::<Pod>(namespace).await,
+            // The operator's own: those of the kubelet are about pods.
+            changes_of::<Event>(namespace, "involvedObject.kind=AgentSession").await,
         ];
         stream::select_all(kinds)
     };
@@ -114,6 +133,68 @@ async fn live_and_die(namespace: &TestNamespace, name: &str, token: &str, at: u3
     struck
 }
 
+/// Forbids that sessions of this namespace lose a finalizer, and waits until that holds for `session`. It does until the binding is
+/// deleted, which has the namespace's name.
+async fn no_finalizer_goes(
+    namespace: &TestNamespace,
+    session: &str,
+) -> Api<ValidatingAdmissionPolicyBinding> {
+    let client = &namespace.client;
+    let of: Namespace = Api::all(client.clone()).get(&namespace.name).await.unwrap();
+    // With its namespace it goes, and does not hold up its end, whatever becomes of the test.
+    let metadata = json!({"name": namespace.name, "ownerReferences": [of.owner_ref(&()).unwrap()]});
+    let count = |object: &str| {
+        format!("(has({object}.metadata.finalizers) ? size({object}.metadata.finalizers) : 0)")
+    };
+    let rule = json!({
+        "apiGroups": ["berth.dev"], "apiVersions": ["*"], "operations": ["UPDATE"], "resources": ["agentsessions"],
+    });
+    let constraints = json!({
+        "resourceRules": [rule],
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace.name}},
+    });
+    let going = "has(namespaceObject.metadata.deletionTimestamp)";
+    let kept = format!("{going} || {} >= {}", count("object"), count("oldObject"));
+    let policy = json!({
+        "metadata": metadata, "spec": {"matchConstraints": constraints, "validations": [{"expression": kept}]},
+    });
+    let binding = json!({
+        "metadata": metadata, "spec": {"policyName": namespace.name, "validationActions": ["Deny"]},
+    });
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
+    policies.create(&PostParams::default(), &serde_json::from_value(policy).unwrap()).await.unwrap();
+    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
+    bindings.create(&PostParams::default(), &serde_json::from_value(binding).unwrap()).await.unwrap();
+    let (none, dry) = (json!({"metadata": {"finalizers": null}}), PatchParams::default().dry_run());
+    eventually("the policy is in force", BOUND, || async {
+        let tried = namespace.api::<AgentSession>().patch(session, &dry, &Patch::Merge(&none)).await;
+        tried.is_err_and(|error| error.to_string().contains("denied request")).then_some(())
+    })
+    .await;
+    bindings
+}
+
+/// The leader dies when a session's Event is there and its finalizer is still to go, and no other one tells of the end again.
+async fn told_and_not_gone(namespace: &TestNamespace, token: &str) {
+    let made = used_session(namespace, "told", token).await;
+    let bindings = no_finalizer_goes(namespace, "told").await;
+    let sessions = namespace.api::<AgentSession>();
+    let (identity, pod) = leader(&namespace.client).await;
+    sessions.delete("told", &DeleteParams::default()).await.unwrap();
+    let uid = made.uid().unwrap();
+    eventually("the Event is there", BOUND, || async {
+        (!namespace.events_about(&uid).await.is_empty()).then_some(())
+    })
+    .await;
+    kill(&pod, "berth-operator");
+    leader_after(&namespace.client, &identity).await;
+    assert!(sessions.get("told").await.unwrap().metadata.finalizers.is_some(), "it died in between");
+    bindings.delete(&namespace.name, &DeleteParams::default()).await.unwrap();
+    namespace.gone(&made, BOUND).await;
+    let events = namespace.events_about(&uid).await;
+    assert_eq!(events.iter().map(|e| e.1.as_str()).collect::<Vec<_>>(), ["Cleared"], "{events:?}");
+}
+
 #[tokio::test]
 async fn operators_killed_between_any_two_writes_leave_nothing_and_then_write_nothing() {
     in_namespace("between", |namespace| async move {
@@ -132,6 +213,7 @@ async fn operators_killed_between_any_two_writes_leave_nothing_and_then_write_no
             eprintln!("round {} of {many}: killed at change {at} of its {phase}", round + 1);
             struck += u32::from(live_and_die(&namespace, &format!("r{round}"), &token, at, in_its_end).await);
         }
+        told_and_not_gone(&namespace, &token).await;
         assert!(struck * 5 >= many * 4, "{struck} of {many} kills were between two changes");
         let books = probe.books().await;
         figure("operators killed, and those of them between two changes", format!("{many} and {struck}"));
@@ -141,35 +223,12 @@ async fn operators_killed_between_any_two_writes_leave_nothing_and_then_write_no
         );
         assert_eq!(
             (books.total("initialize"), books.total("delete")),
-            (u64::from(many), u64::from(many)),
+            (u64::from(many) + 1, u64::from(many) + 1),
             "{books:?}"
         );
         nothing_is_written_for(&namespace, Duration::from_mins(1)).await;
     })
     .await;
-}
-
-/// The versions of all that Berth writes in a namespace.
-async fn versions(namespace: &TestNamespace) -> BTreeMap<String, String> {
-    let mut versions = BTreeMap::new();
-    let mut add = |kind: &str, name: String, version: Option<String>| {
-        versions.insert(format!("{kind}/{name}"), version.unwrap_or_default());
-    };
-    for object in namespace.api::<AgentSession>().list(&ListParams::default()).await.unwrap() {
-        add("session", object.name_any(), object.resource_version());
-    }
-    for object in namespace.api::<McpServer>().list(&ListParams::default()).await.unwrap() {
-        add("server", object.name_any(), object.resource_version());
-    }
-    for object in namespace.api::<Pod>().list(&ListParams::default().labels(POOL)).await.unwrap() {
-        add("pod", object.name_any(), object.uid());
-    }
-    for object in
-        namespace.api::<k8s_openapi::api::core::v1::Event>().list(&ListParams::default()).await.unwrap()
-    {
-        add("event", object.name_any(), object.resource_version());
-    }
-    versions
 }
 
 /// Control requests that sidecars took.
@@ -184,6 +243,7 @@ async fn a_leader_that_was_paused_for_two_terms_does_nothing_when_it_goes_on() {
         mcp_server(&namespace, "probe", &probe.url(), json!({})).await;
         let (identity, pod) = leader(&namespace.client).await;
         let operator = Process::find(&pod, "berth-operator").expect("the leader runs on this machine");
+        let begun = api_writes(&namespace.client).await;
         // It stops in the middle of its work.
         let mut first = changes::<AgentSession>(&namespace).await;
         let names: Vec<String> = (0..20).map(|n| format!("s{n}")).collect();
@@ -204,17 +264,23 @@ async fn a_leader_that_was_paused_for_two_terms_does_nothing_when_it_goes_on() {
         }
         let two_terms = Duration::from_secs(30);
         tokio::time::sleep(two_terms.saturating_sub(since.elapsed())).await;
-        let settled = eventually("the new leader has settled everything", BOUND, || async {
-            let before = (versions(&namespace).await, taken(&namespace).await);
-            tokio::time::sleep(Duration::from_secs(2)).await;
-            (before == (versions(&namespace).await, taken(&namespace).await)).then_some(before)
-        })
-        .await;
+        // Of all namespaces, whoever wrote it: also what the API server refuses is counted.
+        nothing_is_written_for(&namespace, Duration::from_secs(2)).await;
+        let leads = || async {
+            let spec = lease(&namespace.client).await.spec.unwrap();
+            (spec.holder_identity, spec.lease_transitions)
+        };
+        let settled = (api_writes(&namespace.client).await, taken(&namespace).await, leads().await);
         assert!(settled.1 >= 20.0, "sidecars count what they take: {}", settled.1);
+        let writes = |counts: &BTreeMap<String, f64>| counts.values().sum::<f64>();
+        assert!(
+            writes(&settled.0) >= writes(&begun) + 40.0,
+            "what is written is counted: {begun:?}, {settled:?}"
+        );
 
         drop(paused);
         eventually("the old leader has ended", BOUND, || async { (!operator.lives()).then_some(()) }).await;
-        assert_eq!((versions(&namespace).await, taken(&namespace).await), settled);
+        assert_eq!((api_writes(&namespace.client).await, taken(&namespace).await, leads().await), settled);
         assert_eq!(probe.books().await.total("initialize"), 0);
     })
     .await;

@@ -8,6 +8,7 @@
     clippy::float_cmp
 )]
 
+mod admission;
 mod bounds;
 mod canary;
 mod churn;
@@ -29,6 +30,7 @@ mod quiet;
 mod references;
 mod refused;
 mod restored;
+mod revisions;
 mod stale;
 mod streams;
 mod subjects;

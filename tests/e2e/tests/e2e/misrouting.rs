@@ -96,7 +96,7 @@ async fn calls_of_twenty_sessions_that_share_ids_and_tokens_get_their_own_answer
         }))
         .await;
 
-        let calls = rounds(10_000, 100_000) / (SESSIONS * CLIENTS * AT_ONCE);
+        let calls = rounds(10_000, 100_000).div_ceil(SESSIONS * CLIENTS * AT_ONCE);
         let before = probe.books().await.total("toolsCall");
         let mut lanes = Vec::new();
         for (number, caller) in (0..).zip(callers.into_iter().flatten()) {

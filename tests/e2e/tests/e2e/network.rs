@@ -178,16 +178,18 @@ async fn a_server_is_asked_by_its_own_host_and_one_that_takes_localhost_alone_is
     in_namespace("host", |namespace| async move {
         let probe = Probe::start(&namespace).await;
         let own = format!("probe.{}.svc:8080", namespace.name);
-        let local =
-            json!({"status": 421, "unlessHost": ["localhost:*", "127.0.0.1:*"], "path": "/mcp/local"});
-        let strict = json!({"status": 421, "unlessHost": [own], "path": "/mcp"});
-        probe.set_faults(&json!({"initialize": local, "any": strict})).await;
-        let (url, of_local) = (probe.url(), probe.url() + "/local");
+        let by_address = format!("{}:8080", probe.address().await);
+        let strict = json!({"status": 421, "unlessHost": [own, by_address]});
+        probe.set_faults(&json!({"any": strict})).await;
+        let (url, of_address) = (probe.url(), format!("http://{by_address}/mcp/address"));
+        let (misdirected, forbidden) = (probe.url() + "/misdirected", probe.url() + "/forbidden");
         futures::join!(
             mcp_server(&namespace, "strict", &url, json!({})),
-            mcp_server(&namespace, "local", &of_local, json!({}))
+            mcp_server(&namespace, "address", &of_address, json!({})),
+            mcp_server(&namespace, "misdirected", &misdirected, json!({})),
+            mcp_server(&namespace, "forbidden", &forbidden, json!({}))
         );
-        session(&namespace, "s", "alice", &["strict", "local"]).await;
+        session(&namespace, "s", "alice", &["strict", "address", "misdirected", "forbidden"]).await;
         let token = namespace.token("alice").await;
         let url = format!("{}/{}/s/strict/mcp", gateway_url(), namespace.name);
         let bearer = format!("Bearer {token}");
@@ -205,14 +207,27 @@ async fn a_server_is_asked_by_its_own_host_and_one_that_takes_localhost_alone_is
         for theirs in ["origin", "x-forwarded-host", "forwarded"] {
             assert_eq!(seen[theirs], Value::Null, "nothing of the client's own goes up: {seen}");
         }
+        let mut client = McpClient::new(&namespace.name, "s", "address", &token);
+        client.initialize().await;
+        assert_eq!(client.call("echo", json!({"message": "on"})).await, "on");
+        assert_eq!(probe.books().await.sessions()[1]["lastHeaders"]["host"], json!(by_address));
 
-        let (reason, text) = met(&namespace, "s", "local", &token).await.expect("another Host is asked for");
-        assert_eq!(reason, "ProtocolError", "{text}");
-        assert!(text.contains("does not accept this Host; check its allowed hosts"), "{text}");
+        for (server, status, expected, hint) in [
+            ("misdirected", 421, "ProtocolError", "does not accept this Host; check its allowed hosts"),
+            ("forbidden", 403, "Unauthorized", "and that the server's allowed hosts have this Host"),
+        ] {
+            let hosts = ["localhost:*", "127.0.0.1:*"];
+            let local = json!({"status": status, "unlessHost": hosts, "path": format!("/mcp/{server}")});
+            probe.set_faults(&json!({"initialize": local})).await;
+            let (reason, text) =
+                met(&namespace, "s", server, &token).await.expect("another Host is asked for");
+            assert_eq!(reason, expected, "{text}");
+            assert!(text.contains(hint), "{text}");
+        }
 
         // The kubelet asks the sidecar by the pod's address, and the server never.
         let pods = namespace.api::<Pod>().list(&ListParams::default().labels(POOL)).await.unwrap();
-        assert_eq!(pods.items.len(), 2);
+        assert_eq!(pods.items.len(), 4);
         for pod in pods {
             let restarts = pod.status.as_ref().and_then(|status| status.container_statuses.clone()).unwrap();
             assert!(

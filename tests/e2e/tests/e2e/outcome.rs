@@ -3,21 +3,24 @@
 
 use berth_api::McpServer;
 use berth_e2e::{
-    Books, McpClient, Probe, TestNamespace, ends_and_leaves_nothing, eventually, figure, in_namespace,
-    mcp_server, rounds, session, tool_call_with, wait_for_baseline,
+    Books, McpClient, Probe, Process, TestNamespace, ends_and_leaves_nothing, eventually, figure,
+    in_namespace, mcp_server, rounds, session, tool_call_with, wait_for_baseline,
 };
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
-use kube::api::{DeleteParams, ListParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use std::ops::Range;
 use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
 
 const BOUND: Duration = Duration::from_mins(1);
 const OUTCOME_UNKNOWN: i32 = -32051;
 const TIMED_OUT: i32 = -32053;
 /// A connection that breaks ends its call at once. Far below any timeout that could end it as well.
 const AT_ONCE: Duration = Duration::from_secs(20);
+/// An upstream that nothing can be heard of is given up after a minute, as one may be slow to read (`berth_net::socket::End`).
+const SILENT_PEER: Duration = Duration::from_secs(75);
 
 async fn client(namespace: &TestNamespace, token: &str) -> McpClient {
     let mut client = McpClient::new(&namespace.name, "s", "probe", token);
@@ -148,6 +151,16 @@ async fn a_call_may_be_silent_for_its_timeout_and_with_progress_go_on_to_the_gre
     .await;
 }
 
+/// A call that runs until it fails.
+async fn runs(client: &McpClient, probe: &Probe) -> JoinHandle<(Value, Duration)> {
+    let client = client.clone();
+    let call = tool_call_with(&json!(1), "sleep", json!({"ms": 600_000}), json!({}));
+    let running = tokio::spawn(async move { fails(&client, &call).await });
+    let is_running = |books: &Books| books.sessions().iter().any(|s| s["inFlight"] == 1);
+    probe.until("the call runs", BOUND, is_running).await;
+    running
+}
+
 async fn delete_pod(namespace: &TestNamespace, params: &DeleteParams) {
     let pods = namespace.api::<Pod>();
     let found = pods.list(&ListParams::default().labels("app=probe")).await.unwrap();
@@ -182,15 +195,7 @@ async fn an_upstream_pod_that_is_deleted_costs_its_running_calls_and_nothing_els
         for (during_a_call, params) in
             [(true, DeleteParams::default()), (false, DeleteParams::default().grace_period(0))]
         {
-            let running = during_a_call.then(|| {
-                let client = client.clone();
-                let call = tool_call_with(&json!(1), "sleep", json!({"ms": 600_000}), json!({}));
-                tokio::spawn(async move { fails(&client, &call).await })
-            });
-            if during_a_call {
-                let is_running = |books: &Books| books.sessions().iter().any(|s| s["inFlight"] == 1);
-                probe.until("the call runs", BOUND, is_running).await;
-            }
+            let running = if during_a_call { Some(runs(&client, &probe).await) } else { None };
             delete_pod(&namespace, &params).await;
             if let Some(running) = running {
                 let (error, took) = running.await.unwrap();
@@ -205,6 +210,43 @@ async fn an_upstream_pod_that_is_deleted_costs_its_running_calls_and_nothing_els
             );
         }
         wait_for_baseline(&namespace, 1).await;
+    })
+    .await;
+}
+
+/// CASES.md 29: the name has a new address, and what is at the old one gets no packet and says nothing.
+#[tokio::test]
+async fn an_upstream_that_moves_away_from_a_silent_address_costs_its_running_calls_and_nothing_else() {
+    in_namespace("moved", |namespace| async move {
+        let probe = Probe::start(&namespace).await;
+        // Without an address of its own the name has that of the pod.
+        let spec = json!({"clusterIP": "None", "selector": {"app": "probe"}, "ports": [{"port": 8080}]});
+        namespace.create::<Service>(json!({"metadata": {"name": "moves"}, "spec": spec})).await;
+        let url = format!("http://moves.{}.svc:8080/mcp", namespace.name);
+        mcp_server(&namespace, "probe", &url, json!({"timeouts": {"connect": "10s"}})).await;
+        session(&namespace, "s", "alice", &["probe"]).await;
+        let client = client(&namespace, &namespace.token("alice").await).await;
+        let running = runs(&client, &probe).await;
+
+        let pods = namespace.api::<Pod>();
+        let old = pods.list(&ListParams::default().labels("app=probe")).await.unwrap().items.remove(0);
+        let lost = Process::find(&old, "probe").expect("it runs on this machine").lose("tcp dport 8080");
+        // Its Deployment lets go of a pod without the label, and makes another one.
+        let unlabelled = json!({"metadata": {"labels": {"app": "silent"}}});
+        pods.patch(&old.name_any(), &PatchParams::default(), &Patch::Merge(unlabelled)).await.unwrap();
+
+        let (error, took) = running.await.unwrap();
+        assert!(is_unknown(&error), "{error}");
+        assert!(took < SILENT_PEER, "after {took:?}");
+        figure("seconds until a call to an address that went silent failed", took.as_secs());
+        let books = served_again(&client, &probe).await;
+        assert_eq!((books.total("initialize"), books.total("initializeWithSession")), (1, 0), "{books:?}");
+        // The old address is not tried any more.
+        for _ in 0..3 {
+            assert_eq!(client.call("echo", json!({"message": "on"})).await, "on");
+        }
+        wait_for_baseline(&namespace, 1).await;
+        assert!(lost.count() > 0, "the old pod was silent");
     })
     .await;
 }

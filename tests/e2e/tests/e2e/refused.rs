@@ -1,5 +1,6 @@
 //! Upstreams that refuse or are down: how often they are asked, by however many sessions, and what callers learn.
 
+use berth_api::{AgentSession, BindingStatus, McpServer};
 use berth_e2e::{
     McpClient, Probe, TestNamespace, eventually, figure, in_namespace, mcp_server, rounds, session,
 };
@@ -7,7 +8,7 @@ use futures::future::join_all;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 const BOUND: Duration = Duration::from_mins(1);
 
@@ -31,9 +32,37 @@ async fn change_credential(namespace: &TestNamespace, token: &str) {
     namespace.api::<Secret>().patch("upstream", &PatchParams::default(), &changed).await.unwrap();
 }
 
+/// A change that has nothing to do with access: people change the spec to say that they have mended something elsewhere.
+async fn change_spec(namespace: &TestNamespace) {
+    let changed = Patch::Merge(json!({"spec": {"timeouts": {"request": "4m"}}}));
+    namespace.api::<McpServer>().patch("strict", &PatchParams::default(), &changed).await.unwrap();
+}
+
+/// What the status of a session says of its first server.
+async fn first_server(namespace: &TestNamespace, session: &str) -> BindingStatus {
+    let session = namespace.api::<AgentSession>().get(session).await.unwrap();
+    session
+        .status
+        .and_then(|status| status.servers.into_iter().next())
+        .expect("a session that is Ready has one")
+}
+
+/// Waits until the status of each session gives this reason for its first server, and a text with `part` in it.
+async fn told_by_all(namespace: &TestNamespace, names: &[String], reason: Option<&str>, part: &str) {
+    eventually(&format!("the status of each session says {reason:?}, {part}"), BOUND, || async {
+        let all = join_all(names.iter().map(|name| first_server(namespace, name))).await;
+        let says = |server: &BindingStatus| {
+            let text = server.last_error.as_deref().unwrap_or_default();
+            server.reason.as_deref() == reason && text.contains(part)
+        };
+        all.iter().all(says).then_some(())
+    })
+    .await;
+}
+
 /// CASES.md 10 and 14.
 #[tokio::test]
-async fn a_credential_that_is_refused_is_not_tried_again_until_it_changes() {
+async fn a_credential_that_is_refused_is_not_tried_again_until_it_or_the_spec_changes() {
     in_namespace("refused", |namespace| async move {
         let probe = Probe::start(&namespace).await;
         probe.server_secret("upstream", "first").await;
@@ -51,12 +80,16 @@ async fn a_credential_that_is_refused_is_not_tried_again_until_it_changes() {
             asked.iter().filter(|entry| entry["path"] == "/mcp/strict").count()
         };
         let expected = |credentials: u32| (credentials * count) as usize;
-        for (number, status) in (1_u32..).zip([401, 403]) {
-            let headers = json!({"www-authenticate": "Bearer resource_metadata=\"http://127.0.0.1:9/x\""});
+        let challenge = json!({"www-authenticate": "Bearer resource_metadata=\"http://127.0.0.1:9/x\""});
+        let none = json!({});
+        for (number, (status, headers)) in (1..).zip([(401, &challenge), (401, &none), (403, &challenge)]) {
             probe.set_faults(&json!({"initialize": {"status": status, "headers": headers, "path": "/mcp/strict"}})).await;
             if number > 1 {
-                change_credential(&namespace, &format!("credential {number}")).await;
-                eventually("each session tries the new credential", BOUND, || async {
+                match number {
+                    2 => change_spec(&namespace).await,
+                    _ => change_credential(&namespace, &format!("credential {number}")).await,
+                }
+                eventually("each session tries again", BOUND, || async {
                     first_calls(&namespace, &names, "strict", &token).await;
                     (tried().await == expected(number)).then_some(())
                 })
@@ -70,6 +103,7 @@ async fn a_credential_that_is_refused_is_not_tried_again_until_it_changes() {
                 }
             }
             assert_eq!(tried().await, expected(number), "{status}: one attempt of each session");
+            told_by_all(&namespace, &names, Some("Unauthorized"), &status.to_string()).await;
         }
         for answer in first_calls(&namespace, &names, "other", &token).await {
             assert!(answer["result"].is_object(), "the other server of the session serves: {answer}");
@@ -81,7 +115,8 @@ async fn a_credential_that_is_refused_is_not_tried_again_until_it_changes() {
             answers.iter().all(|answer| answer["result"].is_object()).then_some(())
         })
         .await;
-        assert_eq!(tried().await, expected(3));
+        assert_eq!(tried().await, expected(4));
+        told_by_all(&namespace, &names, None, "").await;
         figure("attempts of each session with a refused credential, however many calls", 1);
     })
     .await;
@@ -92,6 +127,11 @@ fn pause_between(before: &Value, later: &Value) -> u64 {
     later["atMs"].as_u64().unwrap() - before["atMs"].as_u64().unwrap()
 }
 
+fn unix_millis() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    i64::try_from(since.as_millis()).unwrap()
+}
+
 /// CASES.md 10.
 #[tokio::test]
 async fn an_upstream_that_asks_to_wait_is_left_alone_for_so_long() {
@@ -99,9 +139,9 @@ async fn an_upstream_that_asks_to_wait_is_left_alone_for_so_long() {
         let probe = Probe::start(&namespace).await;
         mcp_server(&namespace, "probe", &probe.url(), json!({})).await;
         let token = namespace.token("alice").await;
-        let second = json!({"retry-after": "3"});
+        let seconds = json!({"retry-after": "15"});
         for (prefix, fault, least, most) in [
-            ("seconds", json!({"status": 429, "headers": second, "times": 1}), 3_000, 3_000),
+            ("seconds", json!({"status": 429, "headers": seconds, "times": 1}), 15_000, 15_000),
             // A date has whole seconds.
             ("date", json!({"status": 429, "retryAfterDate": 4, "times": 1}), 3_000, 4_000),
             ("rubbish", json!({"status": 429, "headers": {"retry-after": "soon"}, "times": 1}), 250, 500),
@@ -109,8 +149,19 @@ async fn an_upstream_that_asks_to_wait_is_left_alone_for_so_long() {
             let names = sessions(&namespace, prefix, 3, &["probe"]).await;
             let asked = probe.books().await.requests("initialize").len();
             probe.set_faults(&json!({"initialize": fault})).await;
+            let begun = unix_millis();
             let answers = first_calls(&namespace, &names[..1], "probe", &token).await;
             assert_eq!(answers[0]["error"]["data"]["reason"], "RateLimited", "{answers:?}");
+            // Pauses of ten seconds and more are shown.
+            if least > 10_000 {
+                let next = eventually("the status says when it is tried again", BOUND, || async {
+                    first_server(&namespace, &names[0]).await.next_retry_time
+                })
+                .await;
+                let wait = next.0.as_millisecond() - begun;
+                assert!((14_000..20_000).contains(&wait), "{wait} ms from the first request");
+                told_by_all(&namespace, &names[..1], Some("RateLimited"), "429").await;
+            }
             eventually("it is asked again", BOUND, || async {
                 let answers = first_calls(&namespace, &names, "probe", &token).await;
                 for answer in &answers {
@@ -125,6 +176,7 @@ async fn an_upstream_that_asks_to_wait_is_left_alone_for_so_long() {
             let all = probe.books().await.requests("initialize");
             let [first, next, ..] = &all[asked..] else { panic!("two at least: {all:?}") };
             assert_eq!((&first["status"], &next["status"]), (&json!(429), &json!(200)));
+            told_by_all(&namespace, &names, None, "").await;
             let pause = pause_between(first, next);
             assert!(pause >= least, "{prefix}: asked again after {pause} ms");
             assert_eq!(all.len() - asked, 4, "{prefix}: one refused, then one of each session");

@@ -1,15 +1,15 @@
 //! Ends that something gets in the way of: nothing is left behind, and no Event claims more than is known.
 
-use berth_api::{AgentSession, BindingState};
+use berth_api::{AgentSession, BindingState, McpServer};
 use berth_e2e::{
-    POOL, Probe, TestNamespace, eventually, in_namespace, kill, leader, leader_after, mcp_server,
+    POOL, Probe, TestNamespace, eventually, in_namespace, kill, kubectl, leader, leader_after, mcp_server,
     pod_metrics, subject_of, used_session, without_operator,
 };
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::time::Duration;
 
 const BOUND: Duration = Duration::from_mins(1);
@@ -24,6 +24,19 @@ async fn slots_are_free(namespace: &TestNamespace) {
     .await;
 }
 
+/// Kinds of the objects that name that owner, of those that an operator makes.
+async fn kinds_owned_by(namespace: &TestNamespace, uid: &str) -> Vec<String> {
+    let kinds = "networkpolicies,pods,secrets";
+    let printed = kubectl(&["get", kinds, "-n", &namespace.name, "-o", "json"], "").await;
+    let found: Value = serde_json::from_str(&printed.out).expect("kubectl prints JSON");
+    let owned = |object: &&Value| {
+        let owners = object["metadata"]["ownerReferences"].as_array();
+        owners.is_some_and(|owners| owners.iter().any(|owner| owner["uid"] == uid))
+    };
+    let items = found["items"].as_array().expect("a list has items");
+    items.iter().filter(owned).map(|object| object["kind"].as_str().unwrap().to_owned()).collect()
+}
+
 #[tokio::test]
 async fn sessions_deleted_while_the_operator_is_away_for_longer_than_their_bound_are_closed_when_it_is_back()
 {
@@ -36,6 +49,9 @@ async fn sessions_deleted_while_the_operator_is_away_for_longer_than_their_bound
         for name in ["a", "b", "c"] {
             sessions.push(used_session(&namespace, name, &token).await);
         }
+        let short = json!({"timeouts": {"drain": "0s", "close": "1s"}});
+        let other = mcp_server(&namespace, "other", &probe.url(), short).await.uid().unwrap();
+        assert_eq!(kinds_owned_by(&namespace, &other).await, ["NetworkPolicy", "Pod", "Secret"]);
         without_operator(&namespace.client, async {
             for session in &sessions {
                 namespace
@@ -44,8 +60,15 @@ async fn sessions_deleted_while_the_operator_is_away_for_longer_than_their_bound
                     .await
                     .unwrap();
             }
+            // What a server has goes by owner references; sessions alone wait for an operator (CASES.md 30).
+            namespace.api::<McpServer>().delete("other", &DeleteParams::default()).await.unwrap();
+            let gone = eventually("a server that is deleted takes its pods along", BOUND, || async {
+                kinds_owned_by(&namespace, &other).await.is_empty().then_some(())
+            });
             // The bound, 0 s + 1 s + 10 s, is what has to pass; nothing else tells of it.
-            tokio::time::sleep(Duration::from_secs(12)).await;
+            futures::join!(gone, tokio::time::sleep(Duration::from_secs(12)));
+            let names = namespace.api::<AgentSession>().list(&ListParams::default()).await.unwrap();
+            assert_eq!(names.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), ["a", "b", "c"]);
         })
         .await;
         for session in &sessions {

@@ -24,8 +24,8 @@ async fn connects(namespace: &TestNamespace, session: &str, server: &str, token:
 }
 
 /// Servers whose upstream is inside of the cluster, or is to be reached directly all the same: each name and URL. What is at the
-/// first four is the probe, at the others nothing.
-async fn direct(namespace: &TestNamespace) -> Vec<(&'static str, String)> {
+/// first five is the probe, at the others nothing.
+async fn direct(namespace: &TestNamespace, probe: &Probe) -> Vec<(&'static str, String)> {
     let service = namespace.api::<Service>().get("probe").await.unwrap();
     let address = service.spec.and_then(|spec| spec.cluster_ip).expect("a Service has an address");
     let of = &namespace.name;
@@ -34,7 +34,10 @@ async fn direct(namespace: &TestNamespace) -> Vec<(&'static str, String)> {
         ("service", format!("http://probe.{of}.svc:8080/mcp")),
         ("whole", format!("http://probe.{of}.svc.cluster.local:8080/mcp")),
         ("network", format!("http://{address}:8080/mcp")),
+        ("pod", format!("http://{}:8080/mcp", probe.address().await)),
         ("loopback", "http://127.0.0.1:9/mcp".to_owned()),
+        ("loopback-v6", "http://[::1]:9/mcp".to_owned()),
+        ("localhost", "http://localhost:9/mcp".to_owned()),
         ("suffix", "http://mcp.direct.test/mcp".to_owned()),
     ]
 }
@@ -50,7 +53,7 @@ async fn is_proxied(namespace: &TestNamespace, probe: &Probe, proxy: &Proxy, tok
     });
     let url = format!("https://{OUTSIDE}/mcp");
     let secure = json!({"transport": {"type": "Http", "http": {"url": url, "tls": tls}}});
-    let direct = direct(namespace).await;
+    let direct = direct(namespace, probe).await;
     let plain = format!("http://{OUTSIDE}/mcp");
     let inside = direct.iter().map(|(name, url)| mcp_server(namespace, name, url, json!({})));
     futures::join!(
@@ -63,7 +66,7 @@ async fn is_proxied(namespace: &TestNamespace, probe: &Probe, proxy: &Proxy, tok
     session(namespace, "s", "alice", &names).await;
     for name in &names {
         let answer = connects(namespace, "s", name, token).await;
-        let is_there = !["loopback", "suffix"].contains(name);
+        let is_there = !["loopback", "loopback-v6", "localhost", "suffix"].contains(name);
         assert_eq!(answer["result"].is_object(), is_there, "{name}: {answer}");
         if !is_there {
             let error = &answer["error"];
@@ -142,8 +145,8 @@ async fn proxies_and_names_of_the_gateway_are_taken_from_the_charts_values() {
         let ports = [(80, 8080), (443, 8443)];
         let proxy = Proxy::open(&namespace.client, probe.address().await, &ports).await;
         let (http, https) = (format!("proxy.http={}", proxy.url()), format!("proxy.https={}", proxy.url()));
-        let direct = "proxy.noProxy=10.96.0.0/12\\,.direct.test";
-        let more = ["--set", &http, "--set", &https, "--set", direct, "--set", HOSTS, "--set", ORIGINS];
+        let direct = format!("proxy.noProxy=10.96.0.0/12\\,.direct.test\\,{}", probe.address().await);
+        let more = ["--set", &http, "--set", &https, "--set", &direct, "--set", HOSTS, "--set", ORIGINS];
         Values::of_release()
             .await
             .with(&more, async {
@@ -152,7 +155,7 @@ async fn proxies_and_names_of_the_gateway_are_taken_from_the_charts_values() {
                 Box::pin(hosts_are_checked(&namespace.client, &url, &token)).await;
                 assert_eq!(before.call("echo", json!({"message": "as before"})).await, "as before");
                 // One of each upstream that is there: that of before lives on, in a pod without a proxy.
-                assert_eq!(probe.books().await.total("initialize"), 1 + 2 + 4);
+                assert_eq!(probe.books().await.total("initialize"), 1 + 2 + 5);
             })
             .await;
     })

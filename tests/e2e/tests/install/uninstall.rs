@@ -10,7 +10,8 @@ use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::api::{Api, DeleteParams, ListParams};
 use kube::{Client, ResourceExt};
-use serde_json::json;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 const BOUND: Duration = Duration::from_mins(2);
@@ -27,11 +28,26 @@ async fn remains(client: &Client) -> Vec<String> {
     found.extend(policies.iter().map(|policy| format!("network policy {}", policy.name_any())));
     let sessions = Api::<AgentSession>::all(client.clone()).list(&ListParams::default()).await.unwrap();
     found.extend(sessions.iter().map(|session| format!("session {}", session.name_any())));
+    found.extend(finalizers().await.into_iter().map(|(kind, name)| format!("finalizer of {kind} {name}")));
     let leases = Api::<Lease>::namespaced(client.clone(), &system_namespace());
     found.extend(
         leases.list(&ListParams::default()).await.unwrap().iter().map(|l| format!("lease {}", l.name_any())),
     );
     found
+}
+
+/// Kind and name of everything in the cluster that has a finalizer of Berth's, of the kinds that Berth makes or is told of by people.
+async fn finalizers() -> BTreeSet<(String, String)> {
+    let kinds = "agentsessions,mcpservers,pods,secrets,configmaps,networkpolicies,leases,events,namespaces";
+    let printed = kubectl(&["get", kinds, "-A", "-o", "json"], "").await;
+    let found: Value = serde_json::from_str(&printed.out).expect("kubectl prints JSON");
+    let ours = |object: &&Value| {
+        let finalizers = object["metadata"]["finalizers"].as_array();
+        finalizers.is_some_and(|all| all.iter().any(|one| one.as_str().unwrap().starts_with("berth.dev/")))
+    };
+    let text = |value: &Value| value.as_str().expect("it has one").to_owned();
+    let items = found["items"].as_array().expect("a list has items").iter().filter(ours);
+    items.map(|object| (text(&object["kind"]), text(&object["metadata"]["name"]))).collect()
 }
 
 async fn three_sessions(namespace: &TestNamespace) -> Vec<AgentSession> {
@@ -50,6 +66,8 @@ async fn an_uninstall_ends_every_session_leaves_nothing_and_can_be_undone() {
         mcp_server(&namespace, "probe", &probe.url(), json!({})).await;
         let sessions = three_sessions(&namespace).await;
         assert!(!remains(&namespace.client).await.is_empty(), "what is looked for can be found");
+        let of_sessions = ["a", "b", "c"].map(|name| ("AgentSession".to_owned(), name.to_owned()));
+        assert_eq!(finalizers().await, BTreeSet::from(of_sessions), "only sessions have one");
         let values = Values::of_release().await;
 
         helm(&["uninstall", "berth", "-n", &system_namespace(), "--wait", "--timeout", "6m"]).await;

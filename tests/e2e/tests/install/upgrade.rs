@@ -1,13 +1,16 @@
-//! Upgrades and rollbacks lose no session (CASES.md 32).
+//! Upgrades, rollbacks and an uninstall of the kinds' chart lose no session (CASES.md 32).
 
-use crate::helm::{Values, copied_charts, helm};
+use crate::helm::{Values, charts, copied_charts, helm};
 use berth_api::AgentSession;
 use berth_e2e::{
-    McpClient, Probe, eventually, in_namespace, kubectl, mcp_server, system_namespace, used_session,
+    McpClient, Probe, TestNamespace, eventually, in_namespace, kubectl, mcp_server, session,
+    system_namespace, used_session,
 };
+use futures::FutureExt;
 use kube::ResourceExt;
 use serde_json::json;
 use std::fs;
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::time::Duration;
 
@@ -48,8 +51,18 @@ async fn explained(what: &str, known: bool) {
     .await;
 }
 
+/// Without the chart of the kinds, the kinds are there, a session that is serves on, and another one is placed and ended.
+async fn kinds_and_sessions_stay(namespace: &TestNamespace, client: &McpClient) {
+    let named = ["get", "crd", "agentsessions.berth.dev", "mcpservers.berth.dev", "-o", "name"];
+    let kinds = kubectl(&named, "").await;
+    assert_eq!((kinds.ok, kinds.out.lines().count()), (true, 2), "{kinds:?}");
+    assert_eq!(client.call("echo", json!({"message": "without the chart"})).await, "without the chart");
+    let another = session(namespace, "another", "alice", &["probe"]).await;
+    namespace.end(&another, Duration::from_mins(1)).await;
+}
+
 #[tokio::test]
-async fn an_upgrade_and_a_rollback_lose_no_session() {
+async fn an_upgrade_a_rollback_and_an_uninstall_of_the_kinds_lose_no_session() {
     in_namespace("upgrade", |namespace| async move {
         let probe = Probe::start(&namespace).await;
         mcp_server(&namespace, "probe", &probe.url(), json!({})).await;
@@ -72,6 +85,12 @@ async fn an_upgrade_and_a_rollback_lose_no_session() {
         }
         explained("this version's kinds are served again", false).await;
         assert_eq!(client.call("echo", json!({"message": "after the rollback"})).await, "after the rollback");
+
+        helm(&["uninstall", "berth-crds", "-n", &system_namespace(), "--wait"]).await;
+        let kept = AssertUnwindSafe(kinds_and_sessions_stay(&namespace, &client)).catch_unwind().await;
+        values.install(&charts(), &[]).await;
+        kept.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        assert_eq!(client.call("echo", json!({"message": "with it again"})).await, "with it again");
 
         let held = namespace.api::<AgentSession>().get("s").await.unwrap();
         assert_eq!((held.uid(), probe.books().await.total("initialize")), (made.uid(), 1));

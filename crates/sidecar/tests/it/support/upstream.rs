@@ -32,6 +32,8 @@ pub enum Act {
     RpcError,
     /// Answers what is not MCP.
     Rubbish,
+    /// Answers with one header of so many bytes.
+    Head(usize),
 }
 
 /// How the server answers a request of a session that is not open.
@@ -243,6 +245,7 @@ impl Upstream {
                 &json!({"jsonrpc": "2.0", "id": null, "error": {"code": -32602, "message": "no", "x": 1}}),
             )),
             Act::Rubbish => Some((StatusCode::OK, "hello\n").into_response()),
+            Act::Head(bytes) => Some([("x-large", "x".repeat(bytes))].into_response()),
         }
     }
 }

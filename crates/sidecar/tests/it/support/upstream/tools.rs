@@ -5,7 +5,7 @@ use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures::{StreamExt, stream};
-use http::StatusCode;
+use http::{HeaderName, StatusCode};
 use serde_json::{Value, json};
 
 /// Answers a call of a session.
@@ -33,6 +33,7 @@ pub(super) fn tool(upstream: &Upstream, session: &str, request: &Value) -> Respo
             let size = usize::try_from(arguments["bytes"].as_u64().unwrap()).unwrap();
             either(result(json!({"text": "x".repeat(size)})))
         }
+        "head" => head(arguments, json_answer(&result(json!({"head": true})))),
         "status" => status(arguments),
         name => streamed(name, upstream, request).unwrap_or_else(|| {
             let error = json!({"code": -32602, "message": "unknown tool", "x": true});
@@ -89,6 +90,16 @@ fn streamed(name: &str, upstream: &Upstream, request: &Value) -> Option<Response
         "stop" => events(stream::iter([progress(0)])),
         _ => return None,
     })
+}
+
+/// Adds as many headers to `response` as the arguments say, each so large.
+fn head(arguments: &Value, mut response: Response) -> Response {
+    let bytes = usize::try_from(arguments["bytes"].as_u64().unwrap()).unwrap();
+    for number in 0..arguments["count"].as_u64().unwrap() {
+        let name: HeaderName = format!("x-{number}").parse().unwrap();
+        response.headers_mut().insert(name, "x".repeat(bytes).parse().unwrap());
+    }
+    response
 }
 
 /// Answers the status that the arguments name.
