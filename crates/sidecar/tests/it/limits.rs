@@ -180,18 +180,20 @@ async fn a_client_that_does_not_read_its_answer_stalls_nobody_else() {
 
 #[tokio::test]
 async fn an_upstream_that_says_something_without_end_keeps_no_call_past_its_own() {
-    let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
+    let (harness, upstream) = (Harness::start(2).await, Upstream::start().await);
     let mut session = spec("s", &upstream);
     (session.timeouts.request_millis, session.timeouts.request_max_millis) = (1_000, 1_000);
     harness.put(&session).await;
+    harness.put(&spec("unhurried", &upstream)).await;
     let (client, other) = (harness.initialized("s").await, harness.initialized("s").await);
     let call = |id: &str, tool: &str| tool_call_with_progress(json!(id), json!("t"), tool, &json!({}));
     // On the answer itself.
     let last = client.begin(&call("1", "flood")).await.messages().await.pop().unwrap();
     assert_eq!(last["error"]["code"], json!(-32053), "its time");
-    let mut answer = client.begin(&call("2", "flood")).await;
+    let unhurried = harness.initialized("unhurried").await;
+    let mut answer = unhurried.begin(&call("2", "flood")).await;
     assert_eq!(answer.next().await.unwrap()["method"], "notifications/progress");
-    client
+    unhurried
         .tell(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "2"}}))
         .await;
     assert_eq!(answer.messages().await.pop().unwrap()["error"]["code"], json!(-32052), "its client");
@@ -211,6 +213,7 @@ async fn an_upstream_that_says_something_without_end_keeps_no_call_past_its_own(
     assert_eq!(messages.pop().unwrap()["method"], "notifications/progress");
     drop(listening);
     harness.end_now("s").await;
+    harness.end_now("unhurried").await;
     harness.assert_baseline().await;
 }
 
