@@ -56,30 +56,33 @@ async fn lives_with_trouble_in_them_leave_nothing_behind() {
     in_namespace("churn", |namespace| async move {
         let probe = Probe::start(&namespace).await;
         let at_once = rounds(10, 200);
-        let pool = json!({"pool": {"warm": at_once, "sessionsPerPod": at_once, "maxPods": 1}});
+        // The next ones begin while caches still show those before.
+        let most = at_once * 9 / 4;
+        let pool = json!({"pool": {"warm": most, "sessionsPerPod": most, "maxPods": 1}});
         mcp_server(&namespace, "probe", &probe.url(), pool).await;
         let span = Duration::from_secs(u64::from(rounds(15, 600)));
-        let names = |round: u32| (0..at_once).map(move |n| format!("s{round}-{n}"));
         // One for all: gateways remember each token that they have seen for a while.
         let token = namespace.token("alice").await;
-        let lives = async |round: u32| {
-            let all = names(round).zip(0..).map(|(name, n)| {
+        let lives = async |round: u32, number: u32| {
+            let all = (0..number).map(|n| {
                 let (namespace, probe, token) = (&namespace, &probe, &token);
+                let name = format!("s{round}-{n}");
                 async move { one_life(namespace, probe, &name, token, Dice::new(round * 1_000 + n)).await }
             });
             join_all(all).await;
         };
-        // A sidecar remembers so many ended sessions: until there are as many, it grows. A short run only warms caches.
+        // A sidecar remembers so many ended sessions: until there are as many, it grows. A short run only warms caches. Tables grow
+        // by doubling and keep their size: first of all they have to be as large as they can become.
         let first = rounds(3, 6);
         for round in 0..first {
-            lives(round).await;
+            lives(round, if round == 0 { most } else { at_once }).await;
         }
         wait_for_baseline(&namespace, 0).await;
         let idle = namespace.idle().await;
 
         let (begun, mut round, mut half) = (Instant::now(), first, None);
         while begun.elapsed() < span {
-            lives(round).await;
+            lives(round, at_once).await;
             round += 1;
             if half.is_none() && begun.elapsed() > span / 2 {
                 half = Some(idle.now().await);
