@@ -63,7 +63,7 @@ struct Sidecar {
     server_uid: String,
     /// Whether the stream is up and has told everything.
     synced: bool,
-    /// Since when the stream has not told everything, while it has not.
+    /// When the stream said something last, or was begun; counts while it has not told everything.
     silent_since: Instant,
     /// Whether a session has ended here.
     used: bool,

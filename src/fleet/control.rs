@@ -55,11 +55,22 @@ impl Fleet {
         session_uid: &str,
         end: EndRequest,
     ) -> Result<EndReport, ControlError> {
+        self.end_within(pod_uid, session_uid, end, Duration::MAX).await
+    }
+
+    /// The same of a sidecar that has to answer `within` that time at the most.
+    pub async fn end_within(
+        &self,
+        pod_uid: &str,
+        session_uid: &str,
+        end: EndRequest,
+        within: Duration,
+    ) -> Result<EndReport, ControlError> {
         let path = format!(
             "/v1/sessions/{session_uid}?drainMillis={}&closeMillis={}&waitMillis={}",
             end.drain_millis, end.close_millis, end.wait_millis
         );
-        let timeout = ANSWER_TIMEOUT.saturating_add(Duration::from_millis(end.wait_millis));
+        let timeout = ANSWER_TIMEOUT.saturating_add(Duration::from_millis(end.wait_millis)).min(within);
         let answer = self.ask(pod_uid, Verb::Delete, &path, Vec::new(), timeout).await;
         let report: EndReport = self.counted(Verb::Delete, answer.and_then(|(_, body)| parsed(&body)))?;
         self.note_end(pod_uid, session_uid, report);

@@ -6,14 +6,14 @@ use std::collections::HashSet;
 use tokio::time::Instant;
 
 impl Fleet {
-    /// The stream of a pod is down: what it said stands until it is up again.
-    pub(super) fn lost(&self, pod_uid: &str) {
+    /// The stream of a pod is down; it said something last at `heard`. What it said stands until it is up again.
+    pub(super) fn lost(&self, pod_uid: &str, heard: Instant) {
         let server = self.with(|pods| {
             let sidecar = pods.get_mut(pod_uid)?;
             if !std::mem::take(&mut sidecar.synced) {
                 return None;
             }
-            sidecar.silent_since = Instant::now();
+            sidecar.silent_since = heard;
             let held = sidecar.reports.values().filter(|report| report.state != SessionState::Ended);
             sidecar.before = held.map(|report| report.uid.clone()).collect();
             Some(sidecar.server.clone())

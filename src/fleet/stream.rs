@@ -10,6 +10,7 @@ use berth_wire::WatchLine;
 use http::{Method, StatusCode};
 use std::collections::HashSet;
 use std::time::Duration;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// How long the head of the answer may take.
@@ -31,22 +32,30 @@ enum StreamError {
     Line(#[from] LineError),
 }
 
+/// What one stream has told.
+struct Told {
+    /// Whether it has told everything.
+    everything: bool,
+    /// When it said something last, or was begun.
+    last: Instant,
+}
+
 /// Follows a pod until `cancel`, beginning anew whenever the stream ends.
 pub async fn follow(fleet: Fleet, pod_uid: String, target: Target, cancel: CancellationToken) {
     let mut pauses = Doubling::new(BACKOFF.0, BACKOFF.1);
     loop {
-        let mut synced = false;
+        let mut told = Told { everything: false, last: Instant::now() };
         let ended = tokio::select! {
             () = cancel.cancelled() => return,
-            ended = read(&fleet, &pod_uid, &target, &mut synced) => ended,
+            ended = read(&fleet, &pod_uid, &target, &mut told) => ended,
         };
-        fleet.lost(&pod_uid);
+        fleet.lost(&pod_uid, told.last);
         fleet.shared.metrics.control(Verb::Watch, Outcome::Error);
         if let Err(error) = ended {
             tracing::debug!(pod_uid, address = %target.address, %error, "stream of a sidecar is down");
         }
         // A stream that told everything was a good one, however it ended.
-        if synced {
+        if told.everything {
             pauses.start_anew();
         }
         tokio::select! {
@@ -56,7 +65,7 @@ pub async fn follow(fleet: Fleet, pod_uid: String, target: Target, cancel: Cance
     }
 }
 
-async fn read(fleet: &Fleet, pod_uid: &str, target: &Target, synced: &mut bool) -> Result<(), StreamError> {
+async fn read(fleet: &Fleet, pod_uid: &str, target: &Target, told: &mut Told) -> Result<(), StreamError> {
     let request = fleet.request(Method::GET, "/v1/sessions?watch=true", Body::empty())?;
     let asked = fleet.shared.client.request(target, request);
     let response = tokio::time::timeout(HEAD_TIMEOUT, asked).await.map_err(|_| StreamError::Silent)??;
@@ -67,18 +76,20 @@ async fn read(fleet: &Fleet, pod_uid: &str, target: &Target, synced: &mut bool) 
     }
     fleet.shared.metrics.control(Verb::Watch, Outcome::Ok);
     let mut lines = Lines::new(response.into_body());
-    let mut told = HashSet::new();
+    let mut sessions = HashSet::new();
     loop {
-        match lines.next().await? {
+        let line = lines.next().await?;
+        told.last = Instant::now();
+        match line {
             WatchLine::Session(report) => {
-                if !*synced {
-                    told.insert(report.uid.clone());
+                if !told.everything {
+                    sessions.insert(report.uid.clone());
                 }
                 fleet.reported(pod_uid, &report);
             }
             WatchLine::Synced { .. } => {
-                fleet.synced(pod_uid, &std::mem::take(&mut told));
-                *synced = true;
+                fleet.synced(pod_uid, &std::mem::take(&mut sessions));
+                told.everything = true;
             }
             WatchLine::Alive => {}
         }

@@ -7,6 +7,7 @@ use berth_api::AgentSession;
 use berth_wire::{EndPhase, EndRequest, RefusalReason, SessionSpec, WatchLine};
 use futures::{FutureExt, StreamExt};
 use serde_json::json;
+use std::time::Duration;
 
 fn spec(uid: &str) -> SessionSpec {
     serde_json::from_value(json!({
@@ -140,13 +141,26 @@ async fn a_session_whose_end_was_answered_while_the_stream_was_down_was_not_lost
     let (ctx, stand) = stage("127.0.77.9").await;
     ctx.slots.know(&session("held"));
     let fleet = ctx.fleet.clone();
-    fleet.lost("pod");
+    fleet.lost("pod", Instant::now());
     let request = EndRequest { drain_millis: 0, close_millis: 0, wait_millis: 0 };
     assert_eq!(fleet.end("pod", "held", request).await.unwrap().phase, EndPhase::Ended);
     // The stream begins anew and tells of no session.
     fleet.synced("pod", &HashSet::new());
     assert!(!fleet.has_lost("pod", "held"));
     drop(stand);
+}
+
+#[tokio::test]
+async fn a_sidecar_is_silent_since_its_stream_said_something_last_and_for_no_longer_than_there_is_a_fleet() {
+    let (ctx, _stand) = stage("127.0.77.13").await;
+    let silent = |pod: &str| ctx.fleet.occupancy(pod, vec![]).silent;
+    assert_eq!(silent("pod"), Duration::ZERO, "its stream is up");
+    let heard = Instant::now() - Duration::from_secs(40);
+    ctx.fleet.lost("pod", heard);
+    assert!((40..60).contains(&silent("pod").as_secs()), "{:?}", silent("pod"));
+    assert!(silent("another").as_secs() < 40, "nobody has listened for so long");
+    ctx.fleet.synced("pod", &HashSet::new());
+    assert_eq!(silent("pod"), Duration::ZERO);
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! How a session ends: what is left to do, given what is still there.
 //!
-//! Each step may have been done before, in part, by a process that is gone. The whole is bounded: once drain + close +
-//! 10 s have passed since the deletion, the end is told with whatever was not confirmed. Each sidecar is asked at least
+//! Each step may have been done before, in part, by a process that is gone. The whole is bounded: by drain + close + 10 s
+//! after the deletion the end is told with whatever was not confirmed. Each sidecar is asked at least
 //! once before that, however late it is: an operator that was away asks first.
 
 pub mod record;
@@ -41,9 +41,9 @@ pub struct Ending {
 }
 
 impl Ending {
-    /// When the end is over, whatever is left, but for [`LAST_ASK`].
+    /// When sidecars are asked for the last time: the end is over [`LAST_ASK`] later, whatever is left.
     pub fn bound(&self) -> Moment {
-        self.since.plus(end_bound(self.drain, self.close))
+        self.since.plus(end_bound(self.drain, self.close).saturating_sub(LAST_ASK))
     }
 }
 
@@ -125,7 +125,7 @@ pub struct Observed<'a> {
     pub unheard: bool,
     /// Whether the Event stands.
     pub told: bool,
-    /// When this operator started.
+    /// When this operator began to lead.
     pub started: Moment,
 }
 

@@ -95,7 +95,7 @@ pub struct Occupancy {
 
 impl Occupancy {
     /// The occupancy of a pod from what its sidecar reports and from what was promised and is not reported yet; `silent` is
-    /// for how long its stream has not been up and complete, if it is not; `used` is whether a session that is not reported any
+    /// for how long nothing was heard of its stream, if that is not up and complete; `used` is whether a session that is not reported any
     /// more has ended there.
     pub fn new<'a>(
         silent: Option<Duration>,

@@ -346,7 +346,9 @@ mod tests {
             }
             ctx.fleet.tell("late", true, &told());
         };
-        let (ended, ()) = futures::join!(end(&session, &ctx), telling);
+        let both = async { futures::join!(end(&session, &ctx), telling).0 };
+        let ended =
+            tokio::time::timeout(Duration::from_secs(10), both).await.expect("the other one is asked");
         ended.unwrap();
         assert!(!log.lines().contains(&EVENT.to_owned()), "nothing is told yet");
         end(&session, &ctx).await.unwrap();

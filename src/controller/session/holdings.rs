@@ -12,7 +12,6 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::timeout;
 
 /// Every pod that holds the session or held it: what status says, what this process promised, what sidecars report. A crash
 /// between a PUT and the status write loses none of them. `strays` are pods that exist and are not in the cache.
@@ -93,18 +92,14 @@ pub async fn close(
     let uid = session.uid().unwrap_or_default();
     let pods: Vec<(usize, String)> =
         asked.iter().filter_map(|index| Some((*index, holdings.get(*index)?.pod_uid.clone()))).collect();
-    let asks = pods.iter().map(|(_, pod)| timeout(within, ctx.fleet.end(pod, &uid, request)));
+    let asks = pods.iter().map(|(_, pod)| ctx.fleet.end_within(pod, &uid, request, within));
     let answers = join_all(asks).await;
     for ((index, _), answer) in pods.iter().zip(answers) {
         let Some(holding) = holdings.get_mut(*index) else { continue };
         holding.state = match answer {
-            Ok(Ok(report)) => State::Answered(report),
-            Ok(Err(error)) => {
+            Ok(report) => State::Answered(report),
+            Err(error) => {
                 tracing::info!(session = session.name_any(), pod = holding.pod, %error, "end not confirmed yet");
-                State::Silent
-            }
-            Err(_) => {
-                tracing::info!(session = session.name_any(), pod = holding.pod, "end not confirmed in time");
                 State::Silent
             }
         };

@@ -15,7 +15,7 @@ use std::time::Duration;
 pub async fn leave(session: &AgentSession, strays: &[Stray], ctx: &Context) -> Vec<Holding> {
     let mut held = removed(session, holdings::holdings(session, strays, ctx));
     if held.is_empty() || is_behind(session, ctx) {
-        return Vec::new();
+        return held;
     }
     let (drain, close) = end::bounds(session, held.iter().map(|holding| holding.server.as_str()), ctx);
     let request = build::end_request(drain, close, end::WAIT);

@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 const BOUND: Duration = Duration::from_mins(1);
 /// How long processes are looked at for what they hold when idle: longer than anything that is kept for a next use.
 const IDLE: Duration = Duration::from_secs(40);
-/// How long they may take to become idle.
-const IDLE_BOUND: Duration = Duration::from_mins(2);
+/// How long they may take to become idle: an operator asks for watches of less than five minutes, and with each goes the buffer that
+/// a burst of events made large.
+const IDLE_BOUND: Duration = Duration::from_mins(6);
 /// How often they are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 

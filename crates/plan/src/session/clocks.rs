@@ -5,12 +5,12 @@ use crate::time::Moment;
 use berth_api::{AgentSession, ConditionType};
 use std::time::Duration;
 
-/// Time that an end may take beyond drain and close: with [`crate::end::LAST_ASK`] ten seconds.
-const END_SLACK: Duration = Duration::from_secs(9);
+/// Time that an end may take beyond drain and close.
+const END_SLACK: Duration = Duration::from_secs(10);
 /// How long a slot is looked for when the spec's text cannot be read.
 const DEFAULT_BIND: Duration = Duration::from_mins(5);
 
-/// The longest that an end may take: then sidecars are asked for the last time and the finalizer goes, whatever is left.
+/// The longest that an end may take: by then its finalizer goes, whatever is left.
 pub fn end_bound(drain: Duration, close: Duration) -> Duration {
     drain.saturating_add(close).saturating_add(END_SLACK)
 }
@@ -31,7 +31,6 @@ pub fn bind_deadline(session: &AgentSession, now: Moment) -> Moment {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::end::LAST_ASK;
     use crate::session::validate::fixture::session;
     use serde_json::json;
 
@@ -52,7 +51,6 @@ mod tests {
 
     #[test]
     fn an_end_is_bounded_by_drain_close_and_ten_seconds() {
-        let most = end_bound(Duration::from_secs(30), Duration::from_secs(5)) + LAST_ASK;
-        assert_eq!(most, Duration::from_secs(45));
+        assert_eq!(end_bound(Duration::from_secs(30), Duration::from_secs(5)), Duration::from_secs(45));
     }
 }

@@ -401,12 +401,13 @@ impl Call {
         if connection.is_lost_by(error) {
             self.session().lost(connection, false);
         }
-        let trouble = self.site().send(error);
         let told = match error {
+            // That is of this call alone.
             SendError::HeadTooLarge => return CallError::HeadTooLarge,
             SendError::NotSent(_) | SendError::Withheld(_) => CallError::Trouble,
             SendError::Lost(_) => CallError::OutcomeUnknown,
         };
+        let trouble = self.site().send(error);
         self.note(&trouble);
         told(trouble)
     }

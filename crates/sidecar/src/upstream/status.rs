@@ -22,7 +22,7 @@ pub(crate) fn failure_of(status: StatusCode) -> (Failure, &'static str) {
     }
 }
 
-/// A server that takes no Host but its own may say so by 403 (CASES.md 40), as if it were the credential.
+/// A server that takes no Host but its own may say so by 403, as if it were the credential.
 const FORBIDDEN: &str = "check the credential of the McpServer or the session, and that the server's allowed hosts have this Host";
 
 /// What servers say that do not know a session's id, before anything is carried out: the words of the official SDKs and of

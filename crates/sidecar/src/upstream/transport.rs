@@ -47,7 +47,9 @@ pub enum SendError {
     #[error("the connection to the upstream was lost: {0}")]
     Lost(String),
     /// The request was answered, by a head over the bounds. Its socket is closed, which says nothing of others.
-    #[error("the head of the upstream's answer has more than {HEAD_MAX} bytes or {HEADERS_MAX} headers")]
+    #[error(
+        "the head of the upstream's answer has more than {HEAD_MAX} bytes or {HEADERS_MAX} headers; have it send fewer or smaller ones"
+    )]
     HeadTooLarge,
     /// Nothing was sent: the credential is withheld.
     #[error("{}", .0.message)]

@@ -124,7 +124,7 @@ async fn an_answer_whose_head_is_too_large_fails_its_call_alone() {
         let answer = head(count, bytes).await;
         assert_eq!(answer["error"]["code"], json!(-32054), "{count} of {bytes} bytes: {answer}");
         let text = answer["error"]["message"].as_str().unwrap();
-        assert!(text.contains("more than 65536 bytes or 100 headers; the request was sent"), "{text}");
+        assert!(text.contains("more than 65536 bytes or 100 headers; have it send fewer"), "{text}");
     }
     let report = &harness.list().await[0];
     assert_eq!(

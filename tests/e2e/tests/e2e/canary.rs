@@ -124,8 +124,13 @@ async fn pods_of_berth(pods: &Api<Pod>) -> Vec<Pod> {
     eventually("each pod of Berth is Ready", BOUND, || async {
         let mut found = pods.list(&ListParams::default()).await.unwrap().items;
         // The probe is no part of Berth.
+        let runs = |pod: &Pod| {
+            let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+            !matches!(phase, Some("Succeeded" | "Failed"))
+        };
         found.retain(|pod| {
             pod.metadata.deletion_timestamp.is_none()
+                && runs(pod)
                 && pod.labels().get("app").is_none_or(|app| app != "probe")
         });
         (!found.is_empty() && found.iter().all(is_ready)).then_some(found)

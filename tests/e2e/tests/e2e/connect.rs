@@ -201,6 +201,8 @@ impl Struck<'_> {
                 answer = &mut failing => break answer,
                 echoes = join_all(others.iter().map(|other| other.call("echo", json!({"message": "on"})))) => {
                     assert_eq!(echoes, ["on"; OTHERS.len()]);
+                    // Steadily, and not as fast as they can: time is measured beside them.
+                    tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             }
             answered += 1;
@@ -239,7 +241,8 @@ impl Struck<'_> {
         assert!(waited <= 1, "{what}: {waited} of {} waited", names.len());
         // Of packets that are lost more than one may belong to an attempt.
         if matches!(cause, Cause::Faults(_)) {
-            assert_eq!(self.reached().await - before, waited, "{what}: who does not wait does not ask");
+            let asked = self.reached().await - before;
+            assert!(asked <= 1, "{what}: {asked} of {} asked", names.len());
         }
         let pauses = answers.iter().map(|(answer, _)| answer["error"]["data"]["retryAfterMillis"].as_u64());
         Duration::from_millis(pauses.max().flatten().expect("when to try again is told"))

@@ -1,6 +1,6 @@
 //! Operators that are killed or paused at any point: nothing is done twice, nothing is left, and one of them goes on.
 
-use crate::quiet::nothing_is_written_for;
+use crate::quiet::{nothing_is_written_for, settled_writes};
 use berth_api::label::LEADER_LEASE;
 use berth_api::{AgentSession, McpServer};
 use berth_e2e::{
@@ -243,6 +243,7 @@ async fn a_leader_that_was_paused_for_two_terms_does_nothing_when_it_goes_on() {
         mcp_server(&namespace, "probe", &probe.url(), json!({})).await;
         let (identity, pod) = leader(&namespace.client).await;
         let operator = Process::find(&pod, "berth-operator").expect("the leader runs on this machine");
+        nothing_is_written_for(&namespace, Duration::ZERO).await;
         let begun = api_writes(&namespace.client).await;
         // It stops in the middle of its work.
         let mut first = changes::<AgentSession>(&namespace).await;
@@ -265,12 +266,12 @@ async fn a_leader_that_was_paused_for_two_terms_does_nothing_when_it_goes_on() {
         let two_terms = Duration::from_secs(30);
         tokio::time::sleep(two_terms.saturating_sub(since.elapsed())).await;
         // Of all namespaces, whoever wrote it: also what the API server refuses is counted.
-        nothing_is_written_for(&namespace, Duration::from_secs(2)).await;
+        let written = settled_writes(&namespace).await;
         let leads = || async {
             let spec = lease(&namespace.client).await.spec.unwrap();
             (spec.holder_identity, spec.lease_transitions)
         };
-        let settled = (api_writes(&namespace.client).await, taken(&namespace).await, leads().await);
+        let settled = (written, taken(&namespace).await, leads().await);
         assert!(settled.1 >= 20.0, "sidecars count what they take: {}", settled.1);
         let writes = |counts: &BTreeMap<String, f64>| counts.values().sum::<f64>();
         assert!(

@@ -10,17 +10,23 @@ use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, DeleteParams, ListParams};
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Waits for the end of what earlier tests began to delete, then sees that for `span` nothing but Leases is written.
-pub async fn nothing_is_written_for(namespace: &TestNamespace, span: Duration) {
-    earlier_namespaces_are_gone(namespace).await;
-    let before = eventually("what was under way is written", Duration::from_mins(1), || async {
+/// What was written in all, once nothing more has been for three seconds.
+pub async fn settled_writes(namespace: &TestNamespace) -> BTreeMap<String, f64> {
+    eventually("what was under way is written", Duration::from_mins(1), || async {
         let before = api_writes(&namespace.client).await;
         tokio::time::sleep(Duration::from_secs(3)).await;
         (api_writes(&namespace.client).await == before).then_some(before)
     })
-    .await;
+    .await
+}
+
+/// Waits for the end of what earlier tests began to delete, then sees that for `span` nothing but Leases is written.
+pub async fn nothing_is_written_for(namespace: &TestNamespace, span: Duration) {
+    earlier_namespaces_are_gone(namespace).await;
+    let before = settled_writes(namespace).await;
     // Nothing can tell that nothing will happen: the time itself is what is asked for.
     tokio::time::sleep(span).await;
     assert_eq!(api_writes(&namespace.client).await, before);

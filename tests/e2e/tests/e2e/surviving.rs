@@ -28,6 +28,7 @@ async fn slots_are_free(namespace: &TestNamespace) {
 async fn kinds_owned_by(namespace: &TestNamespace, uid: &str) -> Vec<String> {
     let kinds = "networkpolicies,pods,secrets";
     let printed = kubectl(&["get", kinds, "-n", &namespace.name, "-o", "json"], "").await;
+    assert!(printed.ok, "{printed:?}");
     let found: Value = serde_json::from_str(&printed.out).expect("kubectl prints JSON");
     let owned = |object: &&Value| {
         let owners = object["metadata"]["ownerReferences"].as_array();

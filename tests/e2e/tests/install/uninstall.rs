@@ -40,6 +40,7 @@ async fn remains(client: &Client) -> Vec<String> {
 async fn finalizers() -> BTreeSet<(String, String)> {
     let kinds = "agentsessions,mcpservers,pods,secrets,configmaps,networkpolicies,leases,events,namespaces";
     let printed = kubectl(&["get", kinds, "-A", "-o", "json"], "").await;
+    assert!(printed.ok, "{printed:?}");
     let found: Value = serde_json::from_str(&printed.out).expect("kubectl prints JSON");
     let ours = |object: &&Value| {
         let finalizers = object["metadata"]["finalizers"].as_array();
@@ -67,7 +68,12 @@ async fn an_uninstall_ends_every_session_leaves_nothing_and_can_be_undone() {
         let sessions = three_sessions(&namespace).await;
         assert!(!remains(&namespace.client).await.is_empty(), "what is looked for can be found");
         let of_sessions = ["a", "b", "c"].map(|name| ("AgentSession".to_owned(), name.to_owned()));
-        assert_eq!(finalizers().await, BTreeSet::from(of_sessions), "only sessions have one");
+        let of_sessions = BTreeSet::from(of_sessions);
+        // Earlier tests do not wait for the end of what they delete.
+        eventually("only sessions have a finalizer", BOUND, || async {
+            (finalizers().await == of_sessions).then_some(())
+        })
+        .await;
         let values = Values::of_release().await;
 
         helm(&["uninstall", "berth", "-n", &system_namespace(), "--wait", "--timeout", "6m"]).await;
