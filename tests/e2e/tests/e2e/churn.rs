@@ -1,18 +1,21 @@
 //! Sessions that connect, call, break, recover and end, again and again: at the end there is as much as at the start.
 
+use berth_api::AgentSession;
 use berth_e2e::{
     Dice, McpClient, POOL, Probe, TestNamespace, figure, in_namespace, mcp_server, pod_metrics, rounds,
     session, tool_call_with, wait_for_baseline,
 };
 use futures::future::join_all;
+use kube::ResourceExt;
 use serde_json::json;
 use std::time::{Duration, Instant};
 
 const BOUND: Duration = Duration::from_mins(2);
 
-/// The life of one session, with one thing that goes wrong.
-async fn one_life(namespace: &TestNamespace, probe: &Probe, name: &str, token: &str, mut dice: Dice) {
-    let made = session(namespace, name, "alice", &["probe"]).await;
+/// The life of a session that was just made, with one thing that goes wrong.
+async fn one_life(namespace: &TestNamespace, probe: &Probe, made: AgentSession, token: &str, mut dice: Dice) {
+    let name = made.name_any();
+    let name = name.as_str();
     let mut clients = Vec::new();
     for _ in 0..2 {
         let mut client = McpClient::new(&namespace.name, name, "probe", token);
@@ -64,12 +67,12 @@ async fn lives_with_trouble_in_them_leave_nothing_behind() {
         // One for all: gateways remember each token that they have seen for a while.
         let token = namespace.token("alice").await;
         let lives = async |round: u32, number: u32| {
-            let all = (0..number).map(|n| {
-                let (namespace, probe, token) = (&namespace, &probe, &token);
-                let name = format!("s{round}-{n}");
-                async move { one_life(namespace, probe, &name, token, Dice::new(round * 1_000 + n)).await }
-            });
-            join_all(all).await;
+            let names: Vec<String> = (0..number).map(|n| format!("s{round}-{n}")).collect();
+            let made =
+                join_all(names.iter().map(|name| session(&namespace, name, "alice", &["probe"]))).await;
+            let dice = |n| Dice::new(round * 1_000 + n);
+            let all = made.into_iter().zip(0..);
+            join_all(all.map(|(made, n)| one_life(&namespace, &probe, made, &token, dice(n)))).await;
         };
         // A sidecar remembers so many ended sessions: until there are as many, it grows. A short run only warms caches. Tables grow
         // by doubling and keep their size: first of all they have to be as large as they can become.

@@ -60,8 +60,15 @@ async fn trouble_of_one_leaves_the_others_alone(probe: &Probe, clients: &[McpCli
         running.push((other, value, upstream_of(other).await, begins(other).await));
     }
     let upstream = upstream_of(troubled).await;
-    let interrupted = |books: &Books| {
-        books.sessions().iter().filter(|s| s["interrupted"] == 1).map(|s| s["id"].clone()).collect::<Vec<_>>()
+    // Told by a message. Whether its call still ran by then does not matter: it ends with its connection too.
+    let cancelled_in = |books: &Books| {
+        let told = |s: &&Value| s["cancelled"] != 0;
+        books
+            .sessions()
+            .iter()
+            .filter(told)
+            .map(|s| (s["id"].clone(), s["cancelled"].clone()))
+            .collect::<Vec<_>>()
     };
 
     let (cancelled, _) = begins(troubled).await;
@@ -71,7 +78,9 @@ async fn trouble_of_one_leaves_the_others_alone(probe: &Probe, clients: &[McpCli
     let last = cancelled.messages().await.pop().expect("an answer");
     assert_eq!(last["error"]["code"], -32052, "{last}");
     probe
-        .until("its call is cancelled, no other", BOUND, |books| interrupted(books) == [json!(upstream)])
+        .until("its call is cancelled, no other", BOUND, |books| {
+            cancelled_in(books) == [(json!(upstream), json!(1))]
+        })
         .await;
 
     let (broken, _) = begins(troubled).await;
