@@ -5,12 +5,14 @@ use berth_e2e::{
     Dice, McpClient, POOL, Probe, TestNamespace, figure, in_namespace, mcp_server, pod_metrics, rounds,
     session, tool_call_with, wait_for_baseline,
 };
-use futures::future::join_all;
+use futures::{StreamExt, stream};
 use kube::ResourceExt;
 use serde_json::json;
 use std::time::{Duration, Instant};
 
 const BOUND: Duration = Duration::from_mins(2);
+/// Sessions that are made at once: more would measure the API server.
+const MADE_AT_ONCE: usize = 32;
 
 /// The life of a session that was just made, with one thing that goes wrong.
 async fn one_life(namespace: &TestNamespace, probe: &Probe, made: AgentSession, token: &str, mut dice: Dice) {
@@ -68,11 +70,14 @@ async fn lives_with_trouble_in_them_leave_nothing_behind() {
         let token = namespace.token("alice").await;
         let lives = async |round: u32, number: u32| {
             let names: Vec<String> = (0..number).map(|n| format!("s{round}-{n}")).collect();
-            let made =
-                join_all(names.iter().map(|name| session(&namespace, name, "alice", &["probe"]))).await;
+            let made = stream::iter(&names).map(|name| session(&namespace, name, "alice", &["probe"]));
+            let made: Vec<AgentSession> = made.buffered(MADE_AT_ONCE).collect().await;
             let dice = |n| Dice::new(round * 1_000 + n);
-            let all = made.into_iter().zip(0..);
-            join_all(all.map(|(made, n)| one_life(&namespace, &probe, made, &token, dice(n)))).await;
+            stream::iter(made.into_iter().zip(0..))
+                .for_each_concurrent(at_once as usize, |(made, n)| {
+                    one_life(&namespace, &probe, made, &token, dice(n))
+                })
+                .await;
         };
         // A sidecar remembers so many ended sessions: until there are as many, it grows. A short run only warms caches. Tables grow
         // by doubling and keep their size: first of all they have to be as large as they can become.
