@@ -31,21 +31,9 @@ const BOUND: Duration = Duration::from_secs(90);
 /// these.
 const CHANGES: [u32; 2] = [12, 7];
 
-/// Changes of one kind in a namespace from now on, each with the UID of its object.
-async fn changes<K>(namespace: &TestNamespace) -> BoxStream<'static, String>
-where
-    K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
-        + Clone
-        + Debug
-        + Send
-        + serde::de::DeserializeOwned
-        + 'static,
-{
-    changes_of::<K>(namespace, "").await
-}
-
-/// The same of those objects that a field selector finds, or of all.
-async fn changes_of<K>(namespace: &TestNamespace, fields: &str) -> BoxStream<'static, String>
+/// Changes of one kind in a namespace from now on, each with the UID of its object: of those objects that the field selector finds,
+/// which are all if it is empty.
+async fn changes<K>(namespace: &TestNamespace, fields: &str) -> BoxStream<'static, String>
 where
     K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
         + Clone
@@ -86,14 +74,14 @@ async fn kill_at(n: u32, operator: Process, mut changes: impl Stream<Item = Stri
 /// One session's life; the operator that leads dies at the `at`-th change of its beginning or of its end. Whether it came to that.
 async fn live_and_die(namespace: &TestNamespace, name: &str, token: &str, at: u32, in_its_end: bool) -> bool {
     let sessions = namespace.api::<AgentSession>();
-    let pods = changes::<Pod>(namespace).await;
+    let pods = changes::<Pod>(namespace, "").await;
     let all = || async {
         let kinds = [
-            changes::<AgentSession>(namespace).await,
-            changes::<McpServer>(namespace).await,
-            changes::<Pod>(namespace).await,
+            changes::<AgentSession>(namespace, "").await,
+            changes::<McpServer>(namespace, "").await,
+            changes::<Pod>(namespace, "").await,
             // The operator's own: those of the kubelet are about pods.
-            changes_of::<Event>(namespace, "involvedObject.kind=AgentSession").await,
+            changes::<Event>(namespace, "involvedObject.kind=AgentSession").await,
         ];
         stream::select_all(kinds)
     };
@@ -246,7 +234,7 @@ async fn a_leader_that_was_paused_for_two_terms_does_nothing_when_it_goes_on() {
         nothing_is_written_for(&namespace, Duration::ZERO).await;
         let begun = api_writes(&namespace.client).await;
         // It stops in the middle of its work.
-        let mut first = changes::<AgentSession>(&namespace).await;
+        let mut first = changes::<AgentSession>(&namespace, "").await;
         let names: Vec<String> = (0..20).map(|n| format!("s{n}")).collect();
         let spec =
             json!({"subject": {"name": subject_of(&namespace, "alice")}, "servers": [{"name": "probe"}]});
