@@ -28,7 +28,7 @@ impl Metrics {
     }
 
     /// Metrics of one pod; none while it does not answer.
-    pub(crate) async fn of_pod(client: &Client, pod: &Pod) -> Option<Self> {
+    pub async fn of_pod(client: &Client, pod: &Pod) -> Option<Self> {
         let mut metrics = Self::default();
         metrics.add(&scrape(client, pod).await?);
         Some(metrics)

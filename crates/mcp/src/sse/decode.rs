@@ -2,6 +2,9 @@
 
 use super::Event;
 use std::collections::VecDeque;
+use std::string::FromUtf8Error;
+
+const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
 /// An event was larger than the decoder's bound. It was skipped; the stream can be read on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -17,8 +20,10 @@ pub struct Decoder {
     limit: usize,
     /// The line that is being read, without its end.
     line: Vec<u8>,
-    /// The event that is being read; each of its data lines ends with a line feed.
+    /// The event that is being read, but for its data.
     event: Event,
+    /// Its data lines, if it has any yet.
+    data: Option<String>,
     /// The event went over the bound; its rest is skipped.
     skipping: bool,
     /// The last line ended with CR, so a LF that follows belongs to it.
@@ -35,6 +40,7 @@ impl Decoder {
             limit,
             line: Vec::new(),
             event: Event::default(),
+            data: None,
             skipping: false,
             after_cr: false,
             at_start: true,
@@ -79,6 +85,7 @@ impl Decoder {
             // All that matters of a skipped line is that it is not empty, as an empty one ends the event.
             self.skipping = true;
             self.event = Event::default();
+            self.data = None;
             self.line.clear();
             self.line.push(b'.');
         } else {
@@ -89,29 +96,28 @@ impl Decoder {
     /// Bytes held of the event that is being read.
     fn size(&self) -> usize {
         let text = |field: &Option<String>| field.as_ref().map_or(0, String::len);
-        self.line.len() + self.event.data.len() + text(&self.event.event) + text(&self.event.id)
+        self.line.len() + text(&self.data) + text(&self.event.event) + text(&self.event.id)
     }
 
     fn end_line(&mut self) {
-        let line = std::mem::take(&mut self.line);
-        let mut text = line.as_slice();
-        if std::mem::take(&mut self.at_start) {
-            text = text.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(text);
+        let mut line = std::mem::take(&mut self.line);
+        if std::mem::take(&mut self.at_start) && line.starts_with(BYTE_ORDER_MARK) {
+            line.drain(..BYTE_ORDER_MARK.len());
         }
-        if text.is_empty() {
+        if line.is_empty() {
             self.end_event();
         } else if !self.skipping {
-            self.field(text);
+            self.field(&mut line);
         }
-        // The buffer is used again, unless a large event has made it large.
+        // The buffer is used again, unless a large line has made it large.
         self.line = line;
         self.line.clear();
         self.line.shrink_to(8 * 1024);
     }
 
     fn end_event(&mut self) {
-        let mut event = std::mem::take(&mut self.event);
-        event.data.pop();
+        let data = self.data.take().unwrap_or_default();
+        let event = Event { data, ..std::mem::take(&mut self.event) };
         if std::mem::take(&mut self.skipping) {
             self.ready.push_back(Err(TooLarge { limit: self.limit }));
         } else if !event.data.is_empty() || event.id.is_some() || event.retry_millis.is_some() {
@@ -119,16 +125,18 @@ impl Decoder {
         }
     }
 
-    fn field(&mut self, line: &[u8]) {
+    /// Takes one field; of `line` there may be nothing left.
+    fn field(&mut self, line: &mut Vec<u8>) {
         let colon = line.iter().position(|byte| *byte == b':').unwrap_or(line.len());
         let (name, value) = line.split_at(colon);
         let value = value.strip_prefix(b":").unwrap_or(value);
-        let value = String::from_utf8_lossy(value.strip_prefix(b" ").unwrap_or(value));
+        let value = value.strip_prefix(b" ").unwrap_or(value);
+        if name == b"data" {
+            let before = line.len() - value.len();
+            return self.data(line, before);
+        }
+        let value = String::from_utf8_lossy(value);
         match name {
-            b"data" => {
-                self.event.data.push_str(&value);
-                self.event.data.push('\n');
-            }
             b"event" => self.event.event = Some(value.into_owned()),
             b"id" if !value.contains('\0') => self.event.id = Some(value.into_owned()),
             b"retry" if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) => {
@@ -136,6 +144,20 @@ impl Decoder {
             }
             // Comments have an empty name; other names are to be ignored.
             _ => {}
+        }
+    }
+
+    /// Takes the data that begin in `line` at `before`. The buffer of the first line becomes the event's, as a large message, which
+    /// mostly is one line, should be there but once.
+    fn data(&mut self, line: &mut Vec<u8>, before: usize) {
+        if let Some(data) = &mut self.data {
+            data.push('\n');
+            data.push_str(&String::from_utf8_lossy(line.get(before..).unwrap_or_default()));
+        } else {
+            line.drain(..before);
+            let text = String::from_utf8(std::mem::take(line));
+            let lossy = |error: FromUtf8Error| String::from_utf8_lossy(error.as_bytes()).into_owned();
+            self.data = Some(text.unwrap_or_else(lossy));
         }
     }
 }

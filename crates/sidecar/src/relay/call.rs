@@ -201,8 +201,8 @@ impl Call {
                     Ok(None) => break None,
                     Err(error) => break Some(error),
                 };
+                self.held.cover(COPIES * (decoder.held() + chunk.len())).map_err(CallError::NoRoom)?;
                 decoder.feed(&chunk);
-                self.held.cover(COPIES * decoder.held()).map_err(CallError::NoRoom)?;
                 while let Some(event) = decoder.next_event() {
                     let event = event.map_err(|error| CallError::TooLarge(error.limit))?;
                     resume.note(&event);

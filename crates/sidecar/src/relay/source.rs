@@ -145,9 +145,9 @@ impl Source {
         let mut asked = None;
         let mut batch = 0_usize;
         while let Ok(Some(chunk)) = body.chunk().await {
-            decoder.feed(&chunk);
             // Without memory for what it says the stream is read again later, from the last event that was passed on.
-            held.cover(COPIES * decoder.held()).ok()?;
+            held.cover(COPIES * (decoder.held() + chunk.len())).ok()?;
+            decoder.feed(&chunk);
             while let Some(event) = decoder.next_event() {
                 let Ok(event) = event else { continue };
                 if !event.data.is_empty() {

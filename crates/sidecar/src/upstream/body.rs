@@ -81,6 +81,7 @@ impl Body {
         if announced > limit {
             return Err(BodyError::TooLarge(limit));
         }
+        cover(announced)?;
         let mut whole = BytesMut::with_capacity(announced);
         while let Some(chunk) = self.chunk().await? {
             if whole.len() + chunk.len() > limit {

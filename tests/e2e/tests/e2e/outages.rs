@@ -2,10 +2,11 @@
 
 use berth_api::AgentSession;
 use berth_e2e::{
-    Answer, McpClient, POOL, Probe, Process, TestNamespace, eventually, figure, in_namespace, is_ready, kill,
-    leader, leader_after, mcp_server, rounds, scale, session, system_namespace, tool_call, used_session,
-    with_replicas,
+    Answer, McpClient, Metrics, POOL, Probe, Process, TestNamespace, eventually, figure, in_namespace,
+    is_ready, kill, leader, leader_after, mcp_server, rounds, scale, session, system_namespace, tool_call,
+    used_session, with_replicas,
 };
+use futures::future::join_all;
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -79,6 +80,25 @@ async fn gateways(namespace: &TestNamespace) -> Vec<Pod> {
     pods.list(&of_gateway).await.unwrap().items
 }
 
+/// Waits until each gateway has served a call of the client's, and so knows its token. Each call is a new connection, which goes to
+/// any of them.
+async fn known_to_each_gateway(namespace: &TestNamespace, client: &McpClient) {
+    let served = async || {
+        let pods = gateways(namespace).await;
+        let metrics = join_all(pods.iter().map(|pod| Metrics::of_pod(&namespace.client, pod))).await;
+        let each = metrics.into_iter().map(|metrics| Some(metrics?.sum("berth_gateway_requests_total")));
+        each.collect::<Option<Vec<f64>>>()
+    };
+    let before = eventually("each gateway shows its metrics", BOUND, served).await;
+    eventually("each gateway has served the client", BOUND, || async {
+        serves(client).await;
+        let now = served().await?;
+        let have = before.iter().zip(&now).filter(|(before, now)| now > before).count();
+        (have == before.len()).then_some(())
+    })
+    .await;
+}
+
 fn restarts(pod: &Pod) -> i32 {
     let containers = pod.status.as_ref().and_then(|status| status.container_statuses.as_deref());
     containers.unwrap_or_default().iter().map(|container| container.restart_count).sum()
@@ -146,6 +166,7 @@ async fn while_the_api_server_is_away_calls_go_on_and_nothing_ends() {
         let token = namespace.token("alice").await;
         let made = used_session(&namespace, "s", &token).await;
         let (client, pods) = (client(&namespace, "s", &token).await, pool(&namespace).await);
+        known_to_each_gateway(&namespace, &client).await;
         let before = probe.books().await;
         // What the gateways know of the token then runs out while nobody can be asked.
         tokio::time::sleep(Duration::from_secs(35)).await;
