@@ -44,10 +44,11 @@ allow berth-api
 allow berth-wire
 allow berth-mcp
 allow berth-net berth-wire
+allow berth-cluster berth-net
 allow berth-plan berth-api berth-wire
 allow berth-sidecar berth-mcp berth-net berth-wire
-allow berth-gateway berth-api berth-mcp berth-net berth-wire
-allow berth-operator berth-api berth-net berth-plan berth-wire
+allow berth-gateway berth-api berth-cluster berth-mcp berth-net berth-wire
+allow berth-operator berth-api berth-cluster berth-net berth-plan berth-wire
 if grep -rnE '(SystemTime|Instant|Timestamp)::now|std::(env|fs|net|thread)' crates/plan/src; then
   die "berth-plan reaches for the clock or the system: what it needs must be a parameter"
 fi

@@ -1,7 +1,7 @@
 //! Clients to the API server: one for the leader's calls, one for watches and the election.
 
 use crate::lead::{Lead, fence::Fence};
-use kube::client::ClientBuilder;
+use berth_cluster::builder;
 use kube::{Client, Config};
 use std::time::Duration;
 
@@ -20,12 +20,11 @@ pub struct Clients {
 /// Clients from the pod's service account, or from the kubeconfig outside a cluster.
 pub async fn clients(lead: &Lead) -> Result<Clients, Error> {
     let mut config = Config::infer().await.map_err(|error| Error::Infer(error.to_string()))?;
-    // Retries are the work queue's: kube's own would hold a reconcile for minutes, and send creates again.
-    config.default_retry = false;
-    let watches = Client::try_from(config.clone()).map_err(|error| Error::Build(error.to_string()))?;
+    // None of them sends a request again by itself: retries are the work queue's.
+    let watches = builder(&config).map_err(|error| Error::Build(error.to_string()))?.build();
     config.read_timeout = Some(CALL_TIMEOUT);
     config.reset_reader_on_write = true;
-    let calls = ClientBuilder::try_from(config).map_err(|error| Error::Build(error.to_string()))?;
+    let calls = builder(&config).map_err(|error| Error::Build(error.to_string()))?;
     let calls = calls.with_layer(&Fence(lead.clone())).build();
     Ok(Clients { calls, watches })
 }
@@ -33,10 +32,9 @@ pub async fn clients(lead: &Lead) -> Result<Clients, Error> {
 /// A client for a command that runs once, without any lead.
 pub async fn single() -> Result<Client, Error> {
     let mut config = Config::infer().await.map_err(|error| Error::Infer(error.to_string()))?;
-    config.default_retry = false;
     config.read_timeout = Some(CALL_TIMEOUT);
     config.reset_reader_on_write = true;
-    Client::try_from(config).map_err(|error| Error::Build(error.to_string()))
+    Ok(builder(&config).map_err(|error| Error::Build(error.to_string()))?.build())
 }
 
 /// Why there is no client.

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 /// Sessions reconciled at once.
-const SESSIONS: u16 = 16;
+const SESSIONS: u16 = 32;
 /// Servers reconciled at once.
 const SERVERS: u16 = 4;
 /// How long changes around one server are collected before it is looked at.

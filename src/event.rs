@@ -26,6 +26,12 @@ pub struct Error {
     source: Box<kube::Error>,
 }
 
+/// Whether a refusal is of the Event itself, and the same whenever it is posted again: not one that passes, as that of a token
+/// which is about to be renewed.
+fn is_final(code: u16) -> bool {
+    (400..500).contains(&code) && !matches!(code, 401 | 408 | 429)
+}
+
 /// Posts the Event. One that is there already is as good; one that the API server refuses, as it does in a namespace that
 /// is being deleted, is logged and counted and holds nothing up.
 pub async fn tell(session: &AgentSession, telling: &Telling, ctx: &Context) -> Result<(), Error> {
@@ -35,7 +41,7 @@ pub async fn tell(session: &AgentSession, telling: &Telling, ctx: &Context) -> R
     match api.create(&PostParams::default(), &event).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
-        Err(kube::Error::Api(status)) if (400..500).contains(&status.code) && status.code != 429 => {
+        Err(kube::Error::Api(status)) if is_final(status.code) => {
             ctx.metrics.event_refused();
             tracing::info!(
                 namespace,
@@ -117,7 +123,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_api_server_in_trouble_is_asked_again() {
-        for code in [429, 500, 503] {
+        for code in [401, 408, 429, 500, 503] {
             assert!(!told(move |_| failure(code, "Trouble", "later")).await.0, "{code}");
         }
     }

@@ -6,6 +6,7 @@
 mod control;
 mod doubt;
 mod ended;
+mod hung;
 mod observe;
 mod stream;
 
@@ -63,8 +64,10 @@ struct Sidecar {
     server_uid: String,
     /// Whether the stream is up and has told everything.
     synced: bool,
-    /// When the stream said something last, or was begun; counts while it has not told everything.
+    /// When a stream that had told everything said something last, or the pod was followed; counts while none is up that has.
     silent_since: Instant,
+    /// It did not answer a request; until then nobody else asks it.
+    hung_until: Option<Instant>,
     /// Whether a session has ended here.
     used: bool,
     /// The term for which it refuses every operator, though there cannot have been one.
@@ -126,6 +129,7 @@ impl Fleet {
             server_uid,
             synced: false,
             silent_since: Instant::now(),
+            hung_until: None,
             used: false,
             locked: None,
             reports: HashMap::new(),
@@ -257,8 +261,8 @@ impl Fleet {
     fn note(&self, pod_uid: &str, report: SessionReport) {
         self.with(|pods| {
             let Some(sidecar) = pods.get_mut(pod_uid) else { return };
-            let newer = |held: &SessionReport| held.generation != report.generation;
-            if sidecar.reports.get(&report.uid).is_none_or(newer) {
+            let differs = |held: &SessionReport| held.generation != report.generation;
+            if sidecar.reports.get(&report.uid).is_none_or(differs) {
                 sidecar.reports.insert(report.uid.clone(), report);
             }
         });

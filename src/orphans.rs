@@ -13,13 +13,15 @@ use crate::fleet::Living;
 use crate::pages;
 use berth_api::{AgentSession, Timeouts};
 use berth_plan::session::build;
-use futures::future::join_all;
+use futures::{StreamExt, stream};
 use kube::{Api, ResourceExt};
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 /// Namespaces that are listed in one sweep; the next one goes on.
 const MAX_NAMESPACES: usize = 16;
+/// Orphans that are ended at once: sidecars have others to answer too.
+const AT_ONCE: usize = 16;
 /// How long a sweep waits for one sidecar: the end goes on without it.
 const WAIT: Duration = Duration::from_millis(500);
 
@@ -38,7 +40,7 @@ pub async fn end(ctx: &Context) {
         match existing(&namespace, ctx).await {
             Ok(existing) => {
                 let orphans = suspects.iter().filter(|suspect| !existing.contains(&suspect.session));
-                join_all(orphans.map(|orphan| end_one(orphan, ctx))).await;
+                stream::iter(orphans).for_each_concurrent(AT_ONCE, |orphan| end_one(orphan, ctx)).await;
             }
             Err(error) => {
                 tracing::warn!(

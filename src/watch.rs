@@ -1,11 +1,11 @@
 //! One watch a kind: it fills a store and asks for looks at what a change concerns.
 
 pub mod made;
-mod pauses;
 mod prune;
 pub mod routes;
 
 use berth_api::{AgentSession, McpServer, label};
+use berth_cluster::Pauses;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt, future, stream};
 use k8s_openapi::api::core::v1::{Pod, Secret};
@@ -13,11 +13,14 @@ use kube::core::DeserializeGuard;
 use kube::runtime::reflector::{Lookup, Store, store::Writer};
 use kube::runtime::{WatchStreamExt, reflector, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
-use pauses::Pauses;
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
+/// First and longest pause of a watch that fails: it begins with a list of all, and the longest one bounds how much later than the
+/// API server the operator is back after an outage.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
 /// Objects listed in one request.
 const PAGE: u32 = 500;
 
@@ -118,6 +121,10 @@ pub enum Change<K> {
     Gone(Arc<K>),
 }
 
+fn pauses() -> Pauses {
+    Pauses::new(PAUSES.0, PAUSES.1)
+}
+
 /// The changes that a watch tells, after they are in the store. A failing watch backs off on its own and slows nothing else.
 fn changes<K>(
     events: impl Stream<Item = watcher::Result<watcher::Event<K>>> + Send + 'static,
@@ -128,7 +135,7 @@ where
     K: Resource<DynamicType = ()> + Lookup<DynamicType = ()> + Clone + Send + Sync + 'static,
 {
     let store = writer.as_reader();
-    let changes = events.backoff(Pauses::default()).modify(prune).reflect(writer).flat_map(move |event| {
+    let changes = events.backoff(pauses()).modify(prune).reflect(writer).flat_map(move |event| {
         let logged = event
             .inspect_err(|error| tracing::warn!(kind = %<K as Resource>::kind(&()), %error, "watch failed"));
         stream::iter(logged.map_or_else(|_| Vec::new(), |event| told(event, &store)))

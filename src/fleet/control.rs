@@ -1,6 +1,7 @@
 //! Requests to one sidecar: hold a session, end a session. Each is idempotent and bounded in time.
 
 use crate::fleet::Fleet;
+use crate::fleet::hung::{Asked, HANGS, PROBE};
 use crate::metrics::{Result as Outcome, Verb};
 use axum::body::Body;
 use berth_net::client::{PeerError, Target};
@@ -11,6 +12,7 @@ use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
 
 /// How long an answer may take, beyond the time that the request itself asks for.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -88,22 +90,40 @@ impl Fleet {
         let target = self
             .target_of(pod_uid)
             .ok_or_else(|| ControlError::Unreachable("the pod does not run".to_owned()))?;
-        let asked = async {
-            let _permit = self.shared.requests.acquire().await;
-            self.send(pod_uid, &target, verb, path, body).await
+        let timeout = match self.may_ask(pod_uid) {
+            Asked::AsAlways => timeout,
+            Asked::First => timeout.min(PROBE),
+            Asked::NotNow => {
+                let text = format!("the sidecar at {} gave no answer before", target.address);
+                return Err(ControlError::Unreachable(text));
+            }
         };
-        tokio::time::timeout(timeout, asked).await.unwrap_or_else(|_| {
-            let address = target.address;
-            Err(ControlError::NoAnswer(format!(
-                "the sidecar at {address} gave no answer in {}s",
-                timeout.as_secs()
-            )))
-        })
+        let deadline = Instant::now() + timeout;
+        let _permit = timeout_at(deadline, self.shared.requests.acquire()).await.map_err(|_| {
+            ControlError::Unreachable("too many requests to other sidecars are under way".to_owned())
+        })?;
+        let begun = Instant::now();
+        let response =
+            timeout_at(deadline, self.send(&target, verb, path, body)).await.unwrap_or_else(|_| {
+                let (address, seconds) = (target.address, timeout.as_secs());
+                Err(ControlError::NoAnswer(format!("the sidecar at {address} gave no answer in {seconds}s")))
+            });
+        match response {
+            Ok((status, body)) => {
+                self.answers(pod_uid);
+                self.understood(pod_uid, &target, status, body)
+            }
+            Err(error) => {
+                if begun.elapsed() >= HANGS {
+                    self.hangs(pod_uid);
+                }
+                Err(error)
+            }
+        }
     }
 
     async fn send(
         &self,
-        pod_uid: &str,
         target: &Target,
         verb: Verb,
         path: &str,
@@ -118,7 +138,17 @@ impl Fleet {
         let response =
             self.shared.client.request(target, request).await.map_err(|error| unreachable(&error))?;
         let status = response.status();
-        let body = whole(response).await?;
+        Ok((status, whole(response).await?))
+    }
+
+    /// What an answer comes to.
+    fn understood(
+        &self,
+        pod_uid: &str,
+        target: &Target,
+        status: StatusCode,
+        body: Bytes,
+    ) -> Result<(StatusCode, Bytes), ControlError> {
         match status {
             StatusCode::OK | StatusCode::CREATED | StatusCode::ACCEPTED => Ok((status, body)),
             StatusCode::CONFLICT => Err(self.refused(pod_uid, parsed(&body)?)),

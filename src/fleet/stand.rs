@@ -116,7 +116,8 @@ async fn watch(State(shared): State<Arc<Shared>>) -> Response {
     Body::from_stream(all).into_response()
 }
 
-/// Refuses the session `one-too-many`, and `old-term` for a term that cannot be; cannot act on `invalid`, takes every other.
+/// Refuses the session `one-too-many`, and `old-term` for a term that cannot be; cannot act on `invalid`, never answers
+/// `no-answer`, takes every other.
 async fn hold(
     State(shared): State<Arc<Shared>>,
     Path(uid): Path<String>,
@@ -135,6 +136,9 @@ async fn hold(
     }
     if uid == "invalid" {
         return (http::StatusCode::BAD_REQUEST, "the upstream's url cannot be used\n").into_response();
+    }
+    if uid == "no-answer" {
+        std::future::pending::<()>().await;
     }
     shared.held.lock().unwrap().insert(uid.clone());
     let taken = SessionReport { generation: spec.generation, ..report(&uid, SessionState::Idle) };

@@ -80,6 +80,7 @@ async fn read(fleet: &Fleet, pod_uid: &str, target: &Target, told: &mut Told) ->
     loop {
         let line = lines.next().await?;
         told.last = Instant::now();
+        fleet.answers(pod_uid);
         match line {
             WatchLine::Session(report) => {
                 if !told.everything {

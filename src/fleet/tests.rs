@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::fixture;
+use crate::fleet::hung::{Asked, PAUSE};
 use crate::fleet::stand::{Stand, pod, report, until};
 use berth_api::AgentSession;
 use berth_wire::{EndPhase, EndRequest, RefusalReason, SessionSpec, WatchLine};
@@ -96,6 +97,32 @@ async fn a_sidecar_that_is_gone_is_not_synced_and_cannot_be_asked() {
     assert!(matches!(ctx.fleet.put("pod", &spec("a")).await, Err(ControlError::Unreachable(_))));
     ctx.fleet.drop_pod("pod");
     assert_eq!(ctx.fleet.reports_of("held").len(), 0);
+}
+
+#[tokio::test]
+async fn a_sidecar_that_does_not_answer_keeps_nobody_else_waiting_until_it_says_something() {
+    let (ctx, stand) = stage("127.0.77.21").await;
+    assert!(matches!(ctx.fleet.put("pod", &spec("no-answer")).await, Err(ControlError::NoAnswer(_))));
+    let at_once = ctx.fleet.put("pod", &spec("a")).now_or_never().expect("nobody waits");
+    assert!(matches!(at_once, Err(ControlError::Unreachable(_))), "{at_once:?}");
+    assert_eq!(stand.specs().len(), 0);
+    stand.say(&WatchLine::Alive);
+    until("asked again", || ctx.fleet.may_ask("pod") == Asked::AsAlways).await;
+    ctx.fleet.put("pod", &spec("a")).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sidecar_that_hangs_is_asked_by_one_at_a_time() {
+    let (ctx, _) = fixture::context(|_| fixture::failure(404, "NotFound", "no")).await;
+    ctx.fleet.follow(&pod("127.0.77.22"));
+    let twice = || (ctx.fleet.may_ask("pod"), ctx.fleet.may_ask("pod"));
+    assert_eq!(twice(), (Asked::AsAlways, Asked::AsAlways));
+    ctx.fleet.hangs("pod");
+    assert_eq!(twice(), (Asked::NotNow, Asked::NotNow));
+    tokio::time::advance(PAUSE).await;
+    assert_eq!(twice(), (Asked::First, Asked::NotNow));
+    ctx.fleet.answers("pod");
+    assert_eq!(twice(), (Asked::AsAlways, Asked::AsAlways));
 }
 
 #[tokio::test]

@@ -8,8 +8,7 @@ use crate::ca::Ca;
 use crate::context::Context;
 use crate::found_good::{FoundGood, Key, Version};
 use crate::trigger::Trigger;
-use crate::watch::PAGE;
-use crate::watch::pauses::Pauses;
+use crate::watch::{PAGE, pauses};
 use berth_api::{McpServer, label};
 use berth_plan::name;
 use futures::{Stream, StreamExt};
@@ -57,7 +56,7 @@ where
 {
     let ours = format!("{}={}", label::MANAGED_BY, label::MANAGER);
     let config = watcher::Config::default().page_size(PAGE).labels(&ours);
-    watcher(Api::<PartialObjectMeta<K>>::all(client.clone()), config).backoff(Pauses::default())
+    watcher(Api::<PartialObjectMeta<K>>::all(client.clone()), config).backoff(pauses())
 }
 
 async fn follow<K>(

@@ -31,7 +31,8 @@ pub struct Routes {
 
 /// What was seen of a server before.
 pub struct Seen {
-    generation: Option<i64>,
+    /// Its UID and generation: one that was made anew, while the watch was down, begins with the same generation.
+    version: (Option<String>, Option<i64>),
     /// What its status last said is wrong with its pool.
     trouble: Option<Trouble>,
 }
@@ -60,12 +61,12 @@ impl Routes {
         let (namespace, name) = (server.namespace().unwrap_or_default(), server.name_any());
         let before = seen.remove(&object);
         if matches!(change, Change::Seen(_)) {
-            let (generation, trouble) = (server.metadata.generation, trouble(server));
+            let (version, trouble) = ((server.uid(), server.metadata.generation), trouble(server));
             let is_new = trouble.is_some() && before.as_ref().is_none_or(|before| before.trouble != trouble);
-            let changed = before.as_ref().is_none_or(|before| before.generation != generation);
+            let changed = before.as_ref().is_none_or(|before| before.version != version);
             // One that comes and goes with the last free slot is told once.
             let trouble = trouble.or_else(|| before.and_then(|before| before.trouble));
-            seen.insert(object.clone(), Seen { generation, trouble });
+            seen.insert(object.clone(), Seen { version, trouble });
             let server_uid = server.uid().unwrap_or_default();
             let waits = |session: &AgentSession| {
                 let uid = session.uid().unwrap_or_default();
@@ -256,6 +257,10 @@ mod tests {
         fired(&ctx.triggers.sessions);
         routes.server(&Change::Seen(Arc::new(server.clone())), &mut seen);
         assert_eq!(fired(&ctx.triggers.sessions), names([]));
+        // Deleted and made anew while the watch was down: both are of the same generation.
+        server.metadata.uid = Some("anew".into());
+        routes.server(&Change::Seen(Arc::new(server.clone())), &mut seen);
+        assert_eq!(fired(&ctx.triggers.sessions), names(["demo/of-it"]));
         // A deletion that waits for the pods: the API server counts the generation up with it.
         server.metadata.generation = server.metadata.generation.map_or(Some(1), |held| Some(held + 1));
         for change in [Change::Seen(Arc::new(server.clone())), Change::Gone(Arc::new(server))] {

@@ -6,7 +6,7 @@ use crate::metrics::{Kind, Running};
 use crate::respond::Refusal;
 use axum::body::Body;
 use axum::response::Response;
-use berth_mcp::header::is_media_type;
+use berth_mcp::header::is_event_stream;
 use berth_net::metrics::Held;
 use bytes::Bytes;
 use http::header;
@@ -82,11 +82,7 @@ pub struct Call {
 /// Lets the body of `response` flow to the client; what is held for the call is let go when the body ends or the client
 /// is gone.
 pub fn relay(response: Response, kind: Kind, call: Call, gateway: &Gateway) -> Response {
-    let is_stream = response
-        .headers()
-        .get(header::CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok())
-        .is_some_and(|value| is_media_type(value, "text/event-stream"));
+    let is_stream = is_event_stream(response.headers().get(header::CONTENT_TYPE));
     let stream = is_stream.then(|| gateway.metrics.stream());
     // A call's answer goes on as long as it may, and is then broken off so that nobody takes it for whole.
     let last = if kind == Kind::Get { Last::End } else { Last::Break };

@@ -35,7 +35,7 @@ pub struct Args {
     #[arg(long, env = "BERTH_PLACEMENT_WAIT", default_value = "10s", value_parser = berth_api::Duration::read)]
     pub placement_wait: Duration,
     /// How long a session that is not known is looked for before the call gets 404: it may have been made just now.
-    #[arg(long, env = "BERTH_SETTLE", default_value = "250ms", value_parser = berth_api::Duration::read)]
+    #[arg(long, env = "BERTH_SETTLE", default_value = "1s", value_parser = berth_api::Duration::read)]
     pub settle: Duration,
     /// How long calls are still accepted once the gateway is asked to end, since routes to it last a moment longer than its
     /// readiness; at most 1m.

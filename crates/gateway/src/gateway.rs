@@ -44,7 +44,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             placement_wait: Duration::from_secs(10),
-            settle: Duration::from_millis(250),
+            settle: Duration::from_secs(1),
             retry_pause: Duration::from_secs(1),
             sidecar_port: berth_wire::SIDECAR_PORT,
             max_calls: 8000,

@@ -14,7 +14,6 @@
 
 pub mod authenticate;
 pub mod authorize;
-pub mod backoff;
 pub mod bearer;
 pub mod body;
 pub mod budget;

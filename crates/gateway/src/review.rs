@@ -92,7 +92,8 @@ pub struct ReviewCache<K, P> {
 
 struct Shared<K, P> {
     positive: Cache<K, Known<P>>,
-    negative: Cache<K, Duration>,
+    /// Refusals, and until when each is used.
+    negative: Cache<K, Instant>,
     flights: Flights<K, P>,
     places_known: Semaphore,
     places: Semaphore,
@@ -115,8 +116,8 @@ where
 
     fn with(kind: ReviewKind, metrics: Metrics, bounds: Bounds, entries: u64) -> Self {
         let shared = Shared {
-            positive: Cache::builder().max_capacity(entries).expire_after(WhileHeld).build(),
-            negative: Cache::builder().max_capacity(entries).expire_after(WhileFresh).build(),
+            positive: Cache::builder().max_capacity(entries).expire_after(ToItsEnd).build(),
+            negative: Cache::builder().max_capacity(entries).expire_after(ToItsEnd).build(),
             flights: Flights::default(),
             places_known: Semaphore::new(IN_FLIGHT),
             places: Semaphore::new(IN_FLIGHT),
@@ -234,7 +235,7 @@ where
         let Some(value) = answer.value.clone() else {
             self.count(ReviewResult::Denied, CacheUse::Miss);
             self.positive.invalidate(&key).await;
-            return self.negative.insert(key, answer.fresh).await;
+            return self.negative.insert(key, asked + answer.fresh).await;
         };
         self.count(ReviewResult::Allowed, CacheUse::Miss);
         self.negative.invalidate(&key).await;
@@ -256,41 +257,33 @@ where
     }
 }
 
-/// Drops a positive answer when it is no longer held.
-struct WhileHeld;
+/// Drops an answer when it is of no use any more.
+struct ToItsEnd;
 
-impl<K, P> Expiry<K, Known<P>> for WhileHeld {
-    fn expire_after_create(&self, _: &K, known: &Known<P>, now: Instant) -> Option<Duration> {
-        Some(known.held.saturating_duration_since(now))
-    }
+/// An answer that ends.
+trait Ends {
+    fn end(&self) -> Instant;
+}
 
-    fn expire_after_update(
-        &self,
-        _: &K,
-        known: &Known<P>,
-        now: Instant,
-        _: Option<Duration>,
-    ) -> Option<Duration> {
-        Some(known.held.saturating_duration_since(now))
+impl<P> Ends for Known<P> {
+    fn end(&self) -> Instant {
+        self.held
     }
 }
 
-/// Drops a refusal when it is no longer fresh.
-struct WhileFresh;
+impl Ends for Instant {
+    fn end(&self) -> Instant {
+        *self
+    }
+}
 
-impl<K> Expiry<K, Duration> for WhileFresh {
-    fn expire_after_create(&self, _: &K, fresh: &Duration, _: Instant) -> Option<Duration> {
-        Some(*fresh)
+impl<K, A: Ends> Expiry<K, A> for ToItsEnd {
+    fn expire_after_create(&self, _: &K, answer: &A, now: Instant) -> Option<Duration> {
+        Some(answer.end().saturating_duration_since(now))
     }
 
-    fn expire_after_update(
-        &self,
-        _: &K,
-        fresh: &Duration,
-        _: Instant,
-        _: Option<Duration>,
-    ) -> Option<Duration> {
-        Some(*fresh)
+    fn expire_after_update(&self, _: &K, answer: &A, now: Instant, _: Option<Duration>) -> Option<Duration> {
+        Some(answer.end().saturating_duration_since(now))
     }
 }
 

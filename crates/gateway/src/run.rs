@@ -77,7 +77,7 @@ pub async fn run_with(args: Args, config: Config, shutdown: CancellationToken) -
     let listener = listen(args.listen).await?;
     let Some(identity) = wait_for_identity(&args.tls_dir, &shutdown).await else { return Ok(()) };
     let (index, leader, ending) = (Arc::new(Index::default()), Leader::default(), Ending::default());
-    let (client, sidecars) = (client(config)?, PeerClient::new(identity.clone()));
+    let (client, sidecars) = (client(&config)?, PeerClient::new(identity.clone()));
     let placements = Placements { client: sidecars.clone(), index: index.clone(), metrics: metrics.clone() };
     let gateway = Gateway::new(
         args.settings(),
@@ -231,9 +231,8 @@ fn reviewers(client: Client, audience: &str) -> Reviewers {
 
 /// A client that never tries again by itself: a review is bounded as a whole, so a retry within it would only hide why it
 /// failed, and a watch has pauses of its own, which are shorter.
-fn client(mut config: Config) -> Result<Client, Error> {
-    config.default_retry = false;
-    Client::try_from(config).map_err(Error::Client)
+fn client(config: &Config) -> Result<Client, Error> {
+    Ok(berth_cluster::builder(config).map_err(Error::Client)?.build())
 }
 
 #[cfg(test)]

@@ -1,10 +1,9 @@
 //! Watches every `AgentSession` and keeps the index as the API server tells it.
 
-use crate::backoff::Pauses;
 use crate::entry::Entry;
 use crate::index::Index;
 use berth_api::AgentSession;
-use berth_net::backoff::Doubling;
+use berth_cluster::Pauses;
 use futures::StreamExt;
 use kube::core::DeserializeGuard;
 use kube::runtime::WatchStreamExt;
@@ -26,7 +25,7 @@ type Received = DeserializeGuard<AgentSession>;
 /// Keeps `index` until cancelled. Broken watches are resumed with a backoff; the index stays as it was meanwhile.
 pub async fn follow(client: Client, index: Arc<Index>, cancel: CancellationToken) {
     let api = Api::<Received>::all(client);
-    let pauses = Pauses(Doubling::new(PAUSES.0, PAUSES.1));
+    let pauses = Pauses::new(PAUSES.0, PAUSES.1);
     let mut events = std::pin::pin!(watcher(api, watcher::Config::default().page_size(PAGE)).backoff(pauses));
     loop {
         let event = tokio::select! {

@@ -18,10 +18,20 @@ pub const EVENT_STREAM: &str = "text/event-stream";
 /// What a client must accept on each POST.
 pub const ACCEPT_BOTH: &str = "application/json, text/event-stream";
 
-/// Whether a `Content-Type` value names `media_type`, whatever its case and parameters.
-pub fn is_media_type(value: &str, media_type: &str) -> bool {
-    let essence = value.split(';').next().unwrap_or_default();
-    essence.trim().eq_ignore_ascii_case(media_type)
+/// Whether a value names `media_type`, whatever its case and parameters.
+pub fn is_media_type(value: impl AsRef<[u8]>, media_type: &str) -> bool {
+    let essence = value.as_ref().split(|byte| *byte == b';').next().unwrap_or_default();
+    essence.trim_ascii().eq_ignore_ascii_case(media_type.as_bytes())
+}
+
+/// Whether a `Content-Type`, if there is one, is that of one JSON-RPC message.
+pub fn is_json(content_type: Option<impl AsRef<[u8]>>) -> bool {
+    content_type.is_some_and(|value| is_media_type(value, JSON))
+}
+
+/// Whether a `Content-Type`, if there is one, is that of a stream of them.
+pub fn is_event_stream(content_type: Option<impl AsRef<[u8]>>) -> bool {
+    content_type.is_some_and(|value| is_media_type(value, EVENT_STREAM))
 }
 
 #[cfg(test)]
@@ -30,9 +40,11 @@ mod tests {
 
     #[test]
     fn parameters_and_case_of_a_media_type_do_not_matter() {
-        assert!(is_media_type("Text/Event-Stream; charset=utf-8", EVENT_STREAM));
-        assert!(is_media_type("application/json", JSON));
-        assert!(!is_media_type("application/jsonl", JSON));
-        assert!(!is_media_type("", JSON));
+        assert!(is_event_stream(Some("Text/Event-Stream; charset=utf-8")));
+        assert!(is_json(Some("application/json")));
+        for other in ["application/jsonl", "", "text/plain"] {
+            assert!(!is_json(Some(other)) && !is_event_stream(Some(other)), "{other}");
+        }
+        assert!(!is_json(None::<&str>) && !is_event_stream(None::<&str>));
     }
 }

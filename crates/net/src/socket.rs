@@ -12,6 +12,10 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// Questions without an answer after which the peer is taken for lost.
 const KEEPALIVE_PROBES: u32 = 2;
 
+/// What the system may hold of each direction of a connection, in bytes, which it doubles for its own use. By itself it would hold
+/// megabytes for a peer that reads slowly, and that counts against the container's memory: many such peers could end it.
+const BUFFER: usize = 256 * 1024;
+
 /// Which end of a connection a socket is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
@@ -34,7 +38,7 @@ impl End {
     }
 }
 
-/// Sets the options: no delay, and an end in bounded time when the peer's node vanished without a word.
+/// Sets the options: no delay, bounded buffers, and an end in bounded time when the peer's node vanished without a word.
 ///
 /// # Errors
 /// What the system says to an option that it does not take.
@@ -42,6 +46,8 @@ pub fn tune(stream: &TcpStream, end: End) -> io::Result<()> {
     // Messages are small and awaited: waiting to fill a segment only adds delay.
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
+    socket.set_recv_buffer_size(BUFFER)?;
+    socket.set_send_buffer_size(BUFFER)?;
     socket.set_tcp_keepalive(
         &TcpKeepalive::new()
             .with_time(KEEPALIVE_IDLE)
@@ -55,7 +61,9 @@ pub fn tune(stream: &TcpStream, end: End) -> io::Result<()> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use tokio::io::AsyncWriteExt;
     use tokio::net::TcpListener;
+    use tokio::time::timeout;
 
     /// Asserts that the system has the options of [`tune`] for `stream`.
     pub(crate) fn assert_tuned(stream: &TcpStream, end: End) {
@@ -65,6 +73,23 @@ pub(crate) mod tests {
         assert_eq!(socket.tcp_keepalive_interval().unwrap(), KEEPALIVE_INTERVAL);
         assert_eq!(socket.tcp_keepalive_retries().unwrap(), KEEPALIVE_PROBES);
         assert_eq!(socket.tcp_user_timeout().unwrap(), Some(end.user_timeout()));
+        let (received, sent) = (socket.recv_buffer_size().unwrap(), socket.send_buffer_size().unwrap());
+        assert!(received <= 2 * BUFFER && sent <= 2 * BUFFER, "{received} and {sent}");
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_does_not_read_is_sent_no_more_than_the_buffers_hold() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (dialled, accepted) =
+            tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+        let (silent, mut sending) = (dialled.unwrap(), accepted.unwrap().0);
+        tune(&silent, End::Upstream).unwrap();
+        tune(&sending, End::Accepted).unwrap();
+        let (piece, mut taken) = (vec![0_u8; 64 * 1024], 0);
+        while let Ok(Ok(bytes)) = timeout(Duration::from_millis(500), sending.write(&piece)).await {
+            taken += bytes;
+        }
+        assert!(taken > 0 && taken <= 4 * BUFFER, "{taken} bytes");
     }
 
     #[tokio::test]

@@ -1,7 +1,8 @@
 //! How a session ends: what is left to do, given what is still there.
 //!
 //! Each step may have been done before, in part, by a process that is gone. The whole is bounded: by drain + close + 10 s
-//! after the deletion the end is told with whatever was not confirmed. Each sidecar is asked at least
+//! after the deletion, or `HEARING` after the operator began to lead where that is later and something is silent, the end is told with
+//! whatever was not confirmed. Each sidecar is asked at least
 //! once before that, however late it is: an operator that was away asks first.
 
 pub mod record;

@@ -12,24 +12,34 @@ const UNIT: usize = 1024;
 
 /// How many bytes of bodies may be held at once; clones share it.
 #[derive(Clone)]
-pub struct Budget(Arc<Semaphore>);
+pub struct Budget {
+    whole: usize,
+    left: Arc<Semaphore>,
+}
 
 /// The budget is used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the sidecar's memory for messages is used up; try again when other requests are over, or raise --buffer-mib"
+    "the sidecar's memory for messages is used up; try again when other requests are over; if this lasts, lower \
+     pool.sessionsPerPod or the sizes in limits of the McpServer"
 )]
 pub struct NoRoom;
 
 impl Budget {
     /// A budget of so many MiB.
     pub fn mebibytes(mebibytes: u16) -> Self {
-        Self(Arc::new(Semaphore::new(usize::from(mebibytes) * 1024)))
+        let units = usize::from(mebibytes) * 1024;
+        Self { whole: units * UNIT, left: Arc::new(Semaphore::new(units)) }
+    }
+
+    /// Bytes that there are.
+    pub fn whole(&self) -> usize {
+        self.whole
     }
 
     /// Bytes that are left.
     pub fn left(&self) -> usize {
-        self.0.available_permits() * UNIT
+        self.left.available_permits() * UNIT
     }
 
     /// A charge of nothing yet.
@@ -53,12 +63,20 @@ impl Charge {
             return Ok(());
         }
         let missing = u32::try_from(missing).map_err(|_| NoRoom)?;
-        let more = self.budget.0.clone().try_acquire_many_owned(missing).map_err(|_| NoRoom)?;
+        let more = self.budget.left.clone().try_acquire_many_owned(missing).map_err(|_| NoRoom)?;
         match &mut self.permit {
             Some(permit) => permit.merge(more),
             None => self.permit = Some(more),
         }
         Ok(())
+    }
+
+    /// Covers `bytes` and no more.
+    pub(crate) fn fit(&mut self, bytes: usize) -> Result<(), NoRoom> {
+        if let Some(permit) = &mut self.permit {
+            drop(permit.split(permit.num_permits().saturating_sub(bytes.div_ceil(UNIT))));
+        }
+        self.cover(bytes)
     }
 
     /// What is charged so far; this one is empty again.
@@ -99,6 +117,12 @@ mod tests {
         drop(one);
         two.cover(1024 * UNIT).unwrap();
         assert_eq!(budget.left(), 0);
+        two.fit(UNIT + 1).unwrap();
+        assert_eq!(budget.left(), 1022 * UNIT);
+        two.fit(3 * UNIT).unwrap();
+        assert_eq!(budget.left(), 1021 * UNIT);
+        two.fit(0).unwrap();
+        assert_eq!((budget.left(), budget.whole()), (1024 * UNIT, 1024 * UNIT));
         drop(two);
         assert_eq!(budget.left(), 1024 * UNIT);
     }

@@ -2,6 +2,7 @@
 
 use crate::context::Context;
 use crate::controller::server::pool_pods;
+use crate::controller::session::end;
 use crate::controller::session::strays::Stray;
 use crate::fleet::ControlError;
 use crate::slots::{Book, Promise};
@@ -20,8 +21,6 @@ use std::time::Duration;
 
 /// Pods that are asked in one reconcile.
 const TRIES: usize = 4;
-/// How long a reconcile waits for a session to leave a pod of an older revision.
-const LEAVE_WAIT: Duration = Duration::from_millis(500);
 
 /// One session at one server.
 pub struct Binder<'a> {
@@ -266,7 +265,7 @@ impl Binder<'_> {
     async fn leave(&self, spec: &SessionSpec, pod: &PoolPod) -> bool {
         let span = Duration::from_millis;
         let (drain, close) = (span(spec.timeouts.drain_millis), span(spec.timeouts.close_millis));
-        let request = build::end_request(drain, close, LEAVE_WAIT);
+        let request = build::end_request(drain, close, end::WAIT);
         let ended = self.ctx.fleet.end(&pod.uid, &self.uid, request).await;
         let over = ended.is_ok_and(|report| report.phase == EndPhase::Ended);
         if over {

@@ -20,8 +20,9 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use std::time::Duration;
 
-/// How long a reconcile waits for sidecars: most ends are over by then, and the streams tell of the others.
-pub const WAIT: Duration = Duration::from_millis(500);
+/// How long a reconcile waits for sidecars: most ends are over by then, and the streams tell of the others. Not longer, as few slow
+/// upstreams would keep the workers from everybody else.
+pub const WAIT: Duration = Duration::from_millis(50);
 
 /// The session could not be deleted.
 #[derive(Debug, thiserror::Error)]

@@ -8,8 +8,8 @@ use kube::{Client, ResourceExt};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How long a pod may take to answer.
-const BOUND: Duration = Duration::from_secs(30);
+/// How long a pod that was only just made may take to answer, on a small machine.
+const READY_BOUND: Duration = Duration::from_mins(2);
 
 /// Samples of one or more pods, summed by their full name with labels.
 #[derive(Debug, Default)]
@@ -18,13 +18,18 @@ pub struct Metrics(BTreeMap<String, f64>);
 impl Metrics {
     /// The sum of all samples of one metric, whatever their labels; 0 when there are none.
     pub fn sum(&self, name: &str) -> f64 {
-        let of_name = |key: &&String| key.as_str() == name || key.starts_with(&format!("{name}{{"));
-        self.0.keys().filter(of_name).filter_map(|key| self.0.get(key)).sum()
+        self.sum_where(name, &[])
+    }
+
+    /// The sum of those in whose labels each of these texts is, as `code="2` for every code of success.
+    pub fn sum_where(&self, name: &str, labels: &[&str]) -> f64 {
+        let counts = |key: &str| is_of(key, name) && labels.iter().all(|label| key.contains(label));
+        self.0.iter().filter(|(key, _)| counts(key)).map(|(_, value)| value).sum()
     }
 
     /// Whether any pod shows the metric.
     pub fn has(&self, name: &str) -> bool {
-        self.0.keys().any(|key| key == name || key.starts_with(&format!("{name}{{")))
+        self.0.keys().any(|key| is_of(key, name))
     }
 
     /// Metrics of one pod; none while it does not answer.
@@ -32,6 +37,14 @@ impl Metrics {
         let mut metrics = Self::default();
         metrics.add(&scrape(client, pod).await?);
         Some(metrics)
+    }
+
+    /// Metrics of the API server itself.
+    pub async fn of_api_server(client: &Client) -> Self {
+        let request = Request::get("/metrics").body(Vec::new()).unwrap();
+        let mut metrics = Self::default();
+        metrics.add(&client.request_text(request).await.expect("the API server shows its metrics"));
+        metrics
     }
 
     fn add(&mut self, text: &str) {
@@ -43,12 +56,17 @@ impl Metrics {
     }
 }
 
+/// Whether a sample is one of the metric of that name.
+fn is_of(key: &str, name: &str) -> bool {
+    key.strip_prefix(name).is_some_and(|labels| labels.is_empty() || labels.starts_with('{'))
+}
+
 /// Metrics of the pods that `labels` selects in `namespace`, summed. Pods that are going away are left out; one that has just
 /// started is waited for.
 pub async fn pod_metrics(client: &Client, namespace: &str, labels: &str) -> Metrics {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let of_them = ListParams::default().labels(labels);
-    eventually("all pods of Berth show their metrics", BOUND, || async {
+    eventually("all pods of Berth show their metrics", READY_BOUND, || async {
         let listed = pods.list(&of_them).await.unwrap();
         let mut metrics = Metrics::default();
         for pod in listed.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()) {

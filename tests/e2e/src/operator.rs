@@ -108,8 +108,8 @@ pub async fn operator_log(client: &Client, since: &Timestamp) -> Vec<String> {
     for pod in pods.list(&operators).await.unwrap().into_iter().filter(started) {
         match pods.logs(&pod.name_any(), &params).await {
             Ok(log) => lines.extend(log.lines().map(str::to_owned)),
-            // It has gone since it was listed, and its log with it.
-            Err(kube::Error::Api(status)) if status.is_not_found() => {}
+            // It has gone, or begun anew and not started yet, since it was listed, and its log with it.
+            Err(kube::Error::Api(status)) if status.is_not_found() || status.code == 400 => {}
             Err(error) => panic!("a container that has started shows its log: {error}"),
         }
     }

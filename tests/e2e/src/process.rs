@@ -79,8 +79,13 @@ impl Process {
 
     /// Sends a signal, such as `KILL`, `STOP` or `CONT`.
     pub fn signal(&self, signal: &str) {
-        let sent = Command::new("kill").args([&format!("-{signal}"), &self.pid]).status().expect("kill runs");
-        assert!(sent.success(), "{}, pid {}, gets {signal}", self.what, self.pid);
+        assert!(self.try_signal(signal), "{}, pid {}, gets {signal}", self.what, self.pid);
+    }
+
+    /// Whether it got it.
+    fn try_signal(&self, signal: &str) -> bool {
+        let sent = Command::new("kill").args([&format!("-{signal}"), &self.pid]).status();
+        sent.expect("kill runs").success()
     }
 
     /// Stops it until what is returned is dropped, whatever becomes of the test.
@@ -102,7 +107,9 @@ pub struct Stopped(Process);
 
 impl Drop for Stopped {
     fn drop(&mut self) {
-        self.0.signal("CONT");
+        let goes_on = self.0.try_signal("CONT");
+        // A panic during another one would end the tests that come next too.
+        assert!(goes_on || std::thread::panicking(), "{} goes on", self.0.what);
     }
 }
 

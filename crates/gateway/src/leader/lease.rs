@@ -1,9 +1,8 @@
 //! Watches the Lease by which operators elect the one that leads: its annotation says where that one is.
 
 use super::Leader;
-use crate::backoff::Pauses;
 use berth_api::label::{LEADER_ADDRESS, LEADER_LEASE};
-use berth_net::backoff::Doubling;
+use berth_cluster::Pauses;
 use futures::StreamExt;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::core::PartialObjectMeta;
@@ -21,7 +20,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from
 /// address, has none.
 pub async fn follow(client: Client, namespace: &str, leader: &Leader, cancel: CancellationToken) {
     let leases = Api::<PartialObjectMeta<Lease>>::namespaced(client, namespace);
-    let pauses = Pauses(Doubling::new(PAUSES.0, PAUSES.1));
+    let pauses = Pauses::new(PAUSES.0, PAUSES.1);
     let mut states = std::pin::pin!(watch_object(leases, LEADER_LEASE).backoff(pauses));
     let mut broken = false;
     loop {

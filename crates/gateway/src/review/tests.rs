@@ -123,6 +123,18 @@ async fn a_positive_answer_is_held_no_longer_than_its_time() {
 }
 
 #[tokio::test]
+async fn every_answer_counts_from_when_it_was_asked_for() {
+    let cache = cache();
+    let asked = Instant::now().checked_sub(LONG).unwrap();
+    for (key, value) in [(1, Some("yes")), (2, None)] {
+        cache.shared.keep(key, asked, &Answer { value, fresh: LONG, held: LONG }).await;
+        assert!(cache.ask(key, away()).await.is_err(), "{value:?} is over");
+        cache.shared.keep(key, asked, &Answer { value, fresh: LONG * 2, held: LONG }).await;
+        assert_eq!(cache.known(key).await.unwrap(), value, "for another minute");
+    }
+}
+
+#[tokio::test]
 async fn a_negative_answer_ends_a_held_positive_one() {
     let cache = cache();
     assert_eq!(cache.ask(1, yes(ZERO, LONG)).await.unwrap(), Some("yes"));

@@ -7,11 +7,13 @@ use std::string::FromUtf8Error;
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
 /// An event was larger than the decoder's bound. It was skipped; the stream can be read on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an event is larger than {limit} bytes")]
 pub struct TooLarge {
     /// The bound, in bytes.
     pub limit: usize,
+    /// The event's id, if that came before what was too large.
+    pub id: Option<String>,
 }
 
 /// An incremental decoder that holds at most one event of a bounded size, beside those that are not yet taken.
@@ -84,7 +86,7 @@ impl Decoder {
         if self.skipping || self.size() + piece.len() > self.limit {
             // All that matters of a skipped line is that it is not empty, as an empty one ends the event.
             self.skipping = true;
-            self.event = Event::default();
+            self.event = Event { id: self.event.id.take(), ..Event::default() };
             self.data = None;
             self.line.clear();
             self.line.push(b'.');
@@ -119,7 +121,7 @@ impl Decoder {
         let data = self.data.take().unwrap_or_default();
         let event = Event { data, ..std::mem::take(&mut self.event) };
         if std::mem::take(&mut self.skipping) {
-            self.ready.push_back(Err(TooLarge { limit: self.limit }));
+            self.ready.push_back(Err(TooLarge { limit: self.limit, id: event.id }));
         } else if !event.data.is_empty() || event.id.is_some() || event.retry_millis.is_some() {
             self.ready.push_back(Ok(event));
         }

@@ -44,13 +44,15 @@ fn an_event_without_its_blank_line_never_comes() {
 #[test]
 fn an_event_over_the_bound_is_told_once_and_the_next_one_read() {
     let large = "x".repeat(LIMIT);
-    for stream in [
-        format!("data: {large}\ndata: more\n\ndata: b\n\n"),
-        format!("data: {}\ndata: {}\n\ndata: b\n\n", &large[..LIMIT / 2], &large[..=LIMIT / 2]),
+    for (id, stream) in [
+        (None, format!("data: {large}\ndata: more\n\ndata: b\n\n")),
+        (Some("7"), format!("id: 7\ndata: {large}\nid: 8\n\ndata: b\n\n")),
+        (None, format!("data: {}\ndata: {}\n\ndata: b\n\n", &large[..LIMIT / 2], &large[..=LIMIT / 2])),
     ] {
+        let skipped = TooLarge { limit: LIMIT, id: id.map(str::to_owned) };
         let chunks: Vec<_> = stream.as_bytes().chunks(100).collect();
-        assert_eq!(decode(&chunks), [Err(TooLarge { limit: LIMIT }), Ok(data("b"))]);
-        assert_eq!(decode(&[stream.as_bytes()]), [Err(TooLarge { limit: LIMIT }), Ok(data("b"))]);
+        assert_eq!(decode(&chunks), [Err(skipped.clone()), Ok(data("b"))]);
+        assert_eq!(decode(&[stream.as_bytes()]), [Err(skipped), Ok(data("b"))]);
     }
 }
 

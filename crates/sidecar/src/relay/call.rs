@@ -1,6 +1,8 @@
 //! One client request on its way to the upstream and back.
 //!
-//! A client that leaves does not cancel it, the session's end waits for it.
+//! A client that leaves does not cancel it, the session's end waits for it. [`outcome`] is what becomes of one without a result.
+
+mod outcome;
 
 use super::clock::Clock;
 use super::map::{Ids, Inbound};
@@ -11,20 +13,16 @@ use crate::bounds::millis;
 use crate::budget::Charge;
 use crate::session::{Aside, CallError, CallGuard, Session, Turn, Via};
 use crate::upstream::{
-    Body, BodyError, Connection, Loss, REFUSAL_LIMIT, SendError, Site, Step, Trouble, asked_to_wait,
-    is_session_lost_message, session_loss,
+    Body, Connection, Loss, REFUSAL_LIMIT, SendError, is_session_lost_message, session_loss,
 };
-use berth_mcp::{error, header, method, sse};
-use berth_wire::Failure;
+use berth_mcp::{error, header, sse};
 use bytes::Bytes;
-use http::{HeaderMap, Response, StatusCode, header::CONTENT_TYPE};
+use http::{Response, StatusCode, header::CONTENT_TYPE};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// How long a client may take to accept the last message once the call's time is over.
-const LAST_WORD: Duration = Duration::from_secs(1);
 /// How long the upstream may take to accept news: a cancellation, or the answer to its ping.
 const NOTICE: Duration = Duration::from_secs(5);
 /// How long and how far an answer is read on after its last message, so that its socket can be used again.
@@ -51,7 +49,7 @@ pub(super) struct Call {
     _request: Charge,
     /// Covers what is held of the answer and is not yet on its way to the client.
     held: Charge,
-    /// Where it was sent.
+    /// Where it was sent, unless it is known that it was not carried out there.
     sent: Option<Arc<Connection>>,
 }
 
@@ -138,11 +136,12 @@ impl Call {
                 }
             };
             // The upstream refused the request for the sake of its session: it was not carried out.
+            self.sent = None;
             session.lost(&connection, loss == Loss::Gone);
             if std::mem::replace(&mut resent, true) {
                 let text =
                     "the upstream forgot its session twice; check whether requests reach different replicas";
-                return Err(self.refused(self.site().trouble(Failure::ProtocolError, text)));
+                return Err(self.refused(self.not_mcp(text)));
             }
         }
     }
@@ -154,10 +153,9 @@ impl Call {
         response: Response<Body>,
     ) -> Result<Option<Body>, CallError> {
         let status = response.status();
-        let media_type =
-            response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let is_stream = header::is_media_type(media_type, header::EVENT_STREAM);
-        let is_json = header::is_media_type(media_type, header::JSON) && status != StatusCode::ACCEPTED;
+        let content_type = response.headers().get(CONTENT_TYPE);
+        let is_stream = header::is_event_stream(content_type);
+        let is_json = header::is_json(content_type) && status != StatusCode::ACCEPTED;
         let mut body = response.into_body();
         if is_stream {
             self.reply.open_stream();
@@ -228,7 +226,7 @@ impl Call {
     /// Relays one event; true if it was the last.
     async fn event(&mut self, connection: &Arc<Connection>, data: String) -> Result<bool, CallError> {
         let mut held = self.held.take();
-        held.cover(COPIES * data.len()).map_err(CallError::NoRoom)?;
+        held.fit(COPIES * data.len()).map_err(CallError::NoRoom)?;
         let session = self.session().clone();
         match self.ids.inbound(data) {
             Inbound::Last { text, is_result } => {
@@ -322,32 +320,6 @@ impl Call {
         *self.guard.asking.borrow() > 0
     }
 
-    /// Tells the client why there is no result, and the upstream that none is wanted any more.
-    async fn fail(mut self, error: CallError) {
-        let text = error.render(&self.guard.desired.server.name, &self.ids.client);
-        let held = self.held.take();
-        let _ = match error {
-            CallError::StateLost => timeout(LAST_WORD, self.reply.begin_anew(text, held)).await,
-            _ => timeout(LAST_WORD, self.reply.last(text, held)).await,
-        };
-        let stop = matches!(
-            error,
-            CallError::TimedOut(_)
-                | CallError::Ending
-                | CallError::TooLarge(_)
-                | CallError::HeadTooLarge
-                | CallError::NoRoom(_)
-        );
-        if let (true, Some(connection)) = (stop, self.sent.take()) {
-            let message = format!(
-                r#"{{"jsonrpc":"2.0","method":"{}","params":{{"requestId":{}}}}}"#,
-                method::CANCELLED,
-                self.ids.upstream
-            );
-            notify(self.session().clone(), connection, message).await;
-        }
-    }
-
     fn session(&self) -> &Arc<Session> {
         &self.guard.session
     }
@@ -355,70 +327,6 @@ impl Call {
     /// Largest answer, or event of one, in bytes.
     fn limit(&self) -> usize {
         usize::try_from(self.guard.desired.limits.response_bytes).unwrap_or(usize::MAX)
-    }
-
-    fn site(&self) -> Site<'_> {
-        Site { server: &self.guard.desired.server.name, step: Step::Request }
-    }
-
-    /// A status other than success; one that says "later" says when.
-    fn refusal(&self, status: StatusCode, text: &str, headers: &HeaderMap) -> Trouble {
-        let trouble = self.site().refusal(status, text);
-        match status {
-            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
-                asked_to_wait(trouble, headers)
-            }
-            _ => trouble,
-        }
-    }
-
-    fn not_mcp(&self, text: &str) -> Trouble {
-        self.site().trouble(Failure::ProtocolError, text)
-    }
-
-    fn refused(&self, trouble: Trouble) -> CallError {
-        self.note(&trouble);
-        CallError::Trouble(trouble)
-    }
-
-    /// Tells the session of trouble that is more than this call's.
-    fn note(&self, trouble: &Trouble) {
-        if trouble.outlasts_a_call() {
-            self.session().note(Some(trouble));
-        }
-    }
-
-    /// The answer ended before the result.
-    fn broken(&self, connection: &Arc<Connection>, error: Option<&SendError>) -> CallError {
-        match error {
-            Some(error) => self.lost(connection, error),
-            None => CallError::OutcomeUnknown(self.not_mcp("the stream ended without a result")),
-        }
-    }
-
-    /// The request fails, as it must not be sent twice, and the connection is taken out of use if it failed with it.
-    fn lost(&self, connection: &Arc<Connection>, error: &SendError) -> CallError {
-        if connection.is_lost_by(error) {
-            self.session().lost(connection, false);
-        }
-        let told = match error {
-            // That is of this call alone.
-            SendError::HeadTooLarge => return CallError::HeadTooLarge,
-            SendError::NotSent(_) | SendError::Withheld(_) => CallError::Trouble,
-            SendError::Lost(_) => CallError::OutcomeUnknown,
-        };
-        let trouble = self.site().send(error);
-        self.note(&trouble);
-        told(trouble)
-    }
-
-    fn unreadable(&self, connection: &Arc<Connection>, error: &BodyError) -> CallError {
-        match error {
-            BodyError::Lost(error) => self.lost(connection, error),
-            BodyError::TooLarge(limit) => CallError::TooLarge(*limit),
-            BodyError::NoRoom(reason) => CallError::NoRoom(*reason),
-            BodyError::NotText => self.refused(self.site().body(error)),
-        }
     }
 
     /// When the call has to end, as things stand: its clock stands still while the client is asked something.

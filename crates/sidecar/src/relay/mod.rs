@@ -135,7 +135,7 @@ async fn initialize(session: &Arc<Session>, id: &str, params: &str, accepts_stre
         };
         match opened.await {
             Ok(text) => Answer::Opened(text.into(), token),
-            Err(error) => Answer::Json(error.render(&server, &id).into()),
+            Err(error) => Answer::Json(error.render(&server, &id, false).into()),
         }
     };
     respond(answer, accepts_stream, Some(early)).await

@@ -37,8 +37,9 @@ impl Request<'_> {
         accepts_stream: bool,
     ) -> Response {
         let desired = session.desired();
-        let refused =
-            |error: &CallError| json(StatusCode::OK, error.render(&desired.server.name, self.id.raw()));
+        let refused = |error: &CallError| {
+            json(StatusCode::OK, error.render(&desired.server.name, self.id.raw(), false))
+        };
         if self.method == method::UNSUBSCRIBE && self.is_kept_subscribed(session, &scope) {
             return json(StatusCode::OK, render_result(self.id.raw(), "{}"));
         }

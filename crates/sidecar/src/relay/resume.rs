@@ -48,10 +48,8 @@ impl Resume {
         let last = self.last.clone()?;
         sleep(self.pause()).await;
         let response = connection.listen(Some(&last)).await.ok()?;
-        let media_type = response.headers().get(CONTENT_TYPE)?.to_str().ok()?;
-        let is_stream =
-            response.status().is_success() && header::is_media_type(media_type, header::EVENT_STREAM);
-        is_stream.then(|| response.into_body())
+        let is_stream = header::is_event_stream(response.headers().get(CONTENT_TYPE));
+        (response.status().is_success() && is_stream).then(|| response.into_body())
     }
 }
 

@@ -4,13 +4,14 @@
 use super::call::COPIES;
 use super::fan;
 use super::resubscribe::resubscribe;
+use crate::budget::NoRoom;
 use crate::fault;
 use crate::session::{Keep, Offer, Session, StreamStep};
 use crate::upstream::{Body, Carried, Connection, Loss, REFUSAL_LIMIT, SendError, retry_after, session_loss};
 use berth_mcp::{header, sse};
 use berth_net::metrics::Held;
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, Response, StatusCode};
+use http::{HeaderMap, StatusCode};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::time::sleep_until;
@@ -109,10 +110,14 @@ impl Source {
             ) => return None,
         };
         let status = response.status();
-        if status.is_success() && is_stream(&response) {
+        if status.is_success() && header::is_event_stream(response.headers().get(CONTENT_TYPE)) {
             session.listening.answered(connection.epoch, Offer::Made);
             let _open = Held::new(&session.shared.metrics.upstream_streams);
-            return self.read(connection, response.into_body()).await;
+            let mut asked = None;
+            if let Err(reason) = self.read(connection, response.into_body(), &mut asked).await {
+                tracing::warn!(session = %session.uid, %reason, "the upstream's stream is closed for a while");
+            }
+            return asked;
         }
         if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
             if let Carried::Headers(headers) = carried {
@@ -137,35 +142,50 @@ impl Source {
         None
     }
 
-    async fn read(&mut self, connection: &Arc<Connection>, mut body: Body) -> Option<Duration> {
+    /// Passes on what the stream says until it ends; `asked` becomes the pause that the upstream asks for. An event for which there is
+    /// no memory now is read again later, as the first after the last one that was passed on; one that the whole memory could not
+    /// hold is skipped.
+    async fn read(
+        &mut self,
+        connection: &Arc<Connection>,
+        mut body: Body,
+        asked: &mut Option<Duration>,
+    ) -> Result<(), NoRoom> {
         let session = self.session.clone();
+        let budget = &session.shared.budget;
         let limit = usize::try_from(session.desired().limits.response_bytes).unwrap_or(usize::MAX);
-        let mut decoder = sse::Decoder::new(limit);
-        let mut held = session.shared.budget.charge();
-        let mut asked = None;
+        let mut decoder = sse::Decoder::new(limit.min(budget.whole() / COPIES));
+        let mut held = budget.charge();
         let mut batch = 0_usize;
         while let Ok(Some(chunk)) = body.chunk().await {
-            // Without memory for what it says the stream is read again later, from the last event that was passed on.
-            held.cover(COPIES * (decoder.held() + chunk.len())).ok()?;
+            // The largest event and the chunk that ends it may be a little more than there is.
+            held.cover((COPIES * (decoder.held() + chunk.len())).min(budget.whole()))?;
             decoder.feed(&chunk);
             while let Some(event) = decoder.next_event() {
-                let Ok(event) = event else { continue };
-                if !event.data.is_empty() {
-                    let mut held = session.shared.budget.charge();
-                    held.cover(COPIES * event.data.len()).ok()?;
-                    fan::dispatch(&session, connection, event.data, held);
-                }
-                self.last = event.id.or(self.last.take()).filter(|id| !id.is_empty());
-                asked = event.retry_millis.map(Duration::from_millis).or(asked);
+                let id = match event {
+                    Ok(event) => {
+                        let mut held = held.take();
+                        held.fit(COPIES * event.data.len())?;
+                        if !event.data.is_empty() {
+                            fan::dispatch(&session, connection, event.data, held);
+                        }
+                        *asked = event.retry_millis.map(Duration::from_millis).or(*asked);
+                        event.id
+                    }
+                    Err(error) => {
+                        tracing::warn!(session = %session.uid, %error, "the upstream's stream says what is skipped");
+                        error.id
+                    }
+                };
+                self.last = id.or(self.last.take()).filter(|id| !id.is_empty());
                 batch += 1;
                 if batch.is_multiple_of(BATCH) {
                     tokio::task::yield_now().await;
                 }
             }
-            held = session.shared.budget.charge();
-            held.cover(COPIES * decoder.held()).ok()?;
+            held.fit(COPIES * decoder.held())?;
         }
-        asked
+        Ok(())
     }
 }
 
@@ -181,11 +201,6 @@ async fn unwanted(session: &Session, epoch: u64) {
             },
         }
     }
-}
-
-fn is_stream(response: &Response<Body>) -> bool {
-    let media_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    media_type.is_some_and(|value| header::is_media_type(value, header::EVENT_STREAM))
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ const MAX_ASIDE: usize = 2048;
 pub(crate) enum CallError {
     /// It was not carried out.
     Trouble(Trouble),
-    /// Whether it was carried out is unknown; it was not sent again.
+    /// The connection failed, or the answer ended, before the result.
     OutcomeUnknown(Trouble),
     /// The session's end cancelled it.
     Ending,
@@ -52,81 +52,92 @@ pub(crate) enum CallError {
     Refused(String),
 }
 
+/// Said of a request that was sent and has no answer.
+const OUTCOME_UNKNOWN: &str = "; whether the request was carried out is unknown, it was not sent again";
+
 impl CallError {
-    /// The JSON-RPC error for the client whose raw request id is `id`.
-    pub(crate) fn render(&self, server: &str, id: &str) -> String {
-        let body = match self {
-            Self::Trouble(Trouble { rpc_error: Some(raw), .. }) => {
-                return format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{raw}}}"#);
+    /// The JSON-RPC error for the client whose raw request id is `id`. `was_sent` if the upstream may have carried the request out.
+    pub(crate) fn render(&self, server: &str, id: &str, was_sent: bool) -> String {
+        if let Self::Trouble(Trouble { rpc_error: Some(raw), .. }) = self {
+            return format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{raw}}}"#);
+        }
+        let mut text = self.text(server);
+        if was_sent && self.is_without_answer() {
+            text.push_str(OUTCOME_UNKNOWN);
+        }
+        let mut body = ErrorBody::new(self.code(), text).server(server);
+        if let Self::Trouble(trouble) | Self::OutcomeUnknown(trouble) = self {
+            body = body.reason(trouble.failure.as_str());
+            if let Some(wait) = trouble.retry_after {
+                body = body.retry_after_millis(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
             }
-            Self::Trouble(trouble) => upstream_trouble(trouble),
-            Self::OutcomeUnknown(trouble) => ErrorBody::new(
-                error::OUTCOME_UNKNOWN,
-                format!(
-                    "{}; whether the request was carried out is unknown, it was not sent again",
-                    trouble.message
-                ),
-            )
-            .reason(trouble.failure.as_str()),
-            Self::Ending => {
-                ErrorBody::new(error::CANCELLED, "the session is ending; the request was cancelled")
+        }
+        body.render(Some(id))
+    }
+
+    /// Whether it says nothing of what the upstream made of the request.
+    fn is_without_answer(&self) -> bool {
+        match self {
+            Self::OutcomeUnknown(_)
+            | Self::Ending
+            | Self::Cancelled
+            | Self::TimedOut(_)
+            | Self::TooLarge(_)
+            | Self::HeadTooLarge
+            | Self::NoRoom(_) => true,
+            Self::Trouble(_)
+            | Self::NoTurn(_)
+            | Self::TooMany(_)
+            | Self::StateLost
+            | Self::TooManyClients
+            | Self::Refused(_) => false,
+        }
+    }
+
+    fn code(&self) -> i32 {
+        match self {
+            Self::Trouble(_) => error::UPSTREAM_TROUBLE,
+            Self::OutcomeUnknown(_) => error::OUTCOME_UNKNOWN,
+            Self::Ending | Self::Cancelled => error::CANCELLED,
+            Self::TimedOut(_) | Self::NoTurn(_) => error::TIMED_OUT,
+            Self::TooLarge(_) | Self::HeadTooLarge => error::TOO_LARGE,
+            Self::NoRoom(_) | Self::TooMany(_) | Self::TooManyClients | Self::Refused(_) => {
+                error::LIMIT_REACHED
             }
-            Self::Cancelled => ErrorBody::new(error::CANCELLED, "the client cancelled the request"),
+            Self::StateLost => error::SESSION_UNKNOWN,
+        }
+    }
+
+    fn text(&self, server: &str) -> String {
+        match self {
+            Self::Trouble(trouble) | Self::OutcomeUnknown(trouble) => trouble.message.clone(),
+            Self::Ending => "the session is ending; the request was cancelled".to_owned(),
+            Self::Cancelled => "the client cancelled the request".to_owned(),
             Self::TimedOut(millis) => {
-                let text =
-                    format!("server {server:?} did not answer within {millis} ms; the request was cancelled");
-                ErrorBody::new(error::TIMED_OUT, text)
+                format!("server {server:?} did not answer within {millis} ms; the request was cancelled")
             }
-            Self::NoTurn(millis) => {
-                let text = format!(
-                    "the request waited {millis} ms for its turn and was not sent; wait for other requests of the \
-                     session to finish, or raise limits of the McpServer"
-                );
-                ErrorBody::new(error::TIMED_OUT, text)
-            }
+            Self::NoTurn(millis) => format!(
+                "the request waited {millis} ms for its turn and was not sent; wait for other requests of the session \
+                 to finish, or raise limits of the McpServer"
+            ),
             Self::TooLarge(limit) => {
-                let text =
-                    format!("the answer of server {server:?} is larger than the limit of {limit} bytes");
-                ErrorBody::new(error::TOO_LARGE, text)
+                format!("the answer of server {server:?} is larger than the limit of {limit} bytes")
             }
-            Self::HeadTooLarge => {
-                let text = format!(
-                    "server {server:?}: {}; the request was sent and may have been carried out",
-                    SendError::HeadTooLarge
-                );
-                ErrorBody::new(error::TOO_LARGE, text)
-            }
-            Self::NoRoom(reason) => {
-                let text = format!("{reason}; the request was sent and may have been carried out");
-                ErrorBody::new(error::LIMIT_REACHED, text)
-            }
-            Self::TooMany(Limits { concurrent_calls, queued_calls, .. }) => {
-                let text = format!(
-                    "the session runs {concurrent_calls} requests already and {queued_calls} wait; \
-                     wait for one to finish, or raise limits of the McpServer"
-                );
-                ErrorBody::new(error::LIMIT_REACHED, text)
-            }
+            Self::HeadTooLarge => format!("server {server:?}: {}", SendError::HeadTooLarge),
+            Self::NoRoom(reason) => reason.to_string(),
+            Self::TooMany(Limits { concurrent_calls, queued_calls, .. }) => format!(
+                "the session runs {concurrent_calls} requests already and {queued_calls} wait; wait for one to \
+                 finish, or raise limits of the McpServer"
+            ),
             Self::StateLost => {
-                let text = "Session not found: the upstream forgot it; send initialize again without an Mcp-Session-Id";
-                ErrorBody::new(error::SESSION_UNKNOWN, text)
+                "Session not found: the upstream forgot it; send initialize again without an Mcp-Session-Id"
+                    .to_owned()
             }
             Self::TooManyClients => {
-                let text =
-                    format!("the session serves {MAX_SCOPES} clients already; end one of them by DELETE");
-                ErrorBody::new(error::LIMIT_REACHED, text)
+                format!("the session serves {MAX_SCOPES} clients already; end one of them by DELETE")
             }
-            Self::Refused(text) => ErrorBody::new(error::LIMIT_REACHED, text),
-        };
-        body.server(server).render(Some(id))
-    }
-}
-
-fn upstream_trouble(trouble: &Trouble) -> ErrorBody {
-    let body = ErrorBody::new(error::UPSTREAM_TROUBLE, &trouble.message).reason(trouble.failure.as_str());
-    match trouble.retry_after {
-        Some(wait) => body.retry_after_millis(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
-        None => body,
+            Self::Refused(text) => text.clone(),
+        }
     }
 }
 
@@ -263,5 +274,40 @@ impl Drop for Books {
     fn drop(&mut self) {
         self.session.in_flight.fetch_sub(1, Ordering::Relaxed);
         self.session.tell(Urgency::Soon);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::upstream::{Site, Step};
+    use berth_wire::Failure;
+
+    #[test]
+    fn who_has_no_answer_to_what_was_sent_is_told_so_and_nobody_else() {
+        let trouble = Site { server: "s", step: Step::Request }.trouble(Failure::ProtocolError, "no MCP");
+        let limits = Limits::default();
+        for (error, code, is_open) in [
+            (CallError::Trouble(trouble.clone()), error::UPSTREAM_TROUBLE, false),
+            (CallError::OutcomeUnknown(trouble), error::OUTCOME_UNKNOWN, true),
+            (CallError::Ending, error::CANCELLED, true),
+            (CallError::Cancelled, error::CANCELLED, true),
+            (CallError::TimedOut(1), error::TIMED_OUT, true),
+            (CallError::NoTurn(1), error::TIMED_OUT, false),
+            (CallError::TooLarge(1), error::TOO_LARGE, true),
+            (CallError::HeadTooLarge, error::TOO_LARGE, true),
+            (CallError::NoRoom(NoRoom), error::LIMIT_REACHED, true),
+            (CallError::TooMany(limits), error::LIMIT_REACHED, false),
+            (CallError::StateLost, error::SESSION_UNKNOWN, false),
+            (CallError::TooManyClients, error::LIMIT_REACHED, false),
+            (CallError::Refused("no".into()), error::LIMIT_REACHED, false),
+        ] {
+            for was_sent in [false, true] {
+                let text = error.render("s", "1", was_sent);
+                let says = text.contains(OUTCOME_UNKNOWN);
+                assert_eq!(says, was_sent && is_open, "{text}");
+                assert!(text.contains(&format!(r#""code":{code},"#)), "{text}");
+            }
+        }
     }
 }

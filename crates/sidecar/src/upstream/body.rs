@@ -76,12 +76,12 @@ impl Body {
         limit: usize,
         mut cover: impl FnMut(usize) -> Result<(), NoRoom>,
     ) -> Result<String, BodyError> {
-        // A buffer that grows leaves behind as much memory as it has in the end.
+        // A buffer that grows leaves behind as much memory as it has in the end. One as large as is announced takes no memory before
+        // bytes come, and only these are covered: who announces much and sends nothing keeps no memory from others.
         let announced = usize::try_from(self.incoming.size_hint().lower()).unwrap_or(usize::MAX);
         if announced > limit {
             return Err(BodyError::TooLarge(limit));
         }
-        cover(announced)?;
         let mut whole = BytesMut::with_capacity(announced);
         while let Some(chunk) = self.chunk().await? {
             if whole.len() + chunk.len() > limit {

@@ -186,10 +186,8 @@ impl Attempt {
     /// The text of the response to `initialize`. Whatever comes before it on a stream has no client to go to.
     async fn reply(&self, mut response: Response<Body>, site: Site<'_>) -> Result<String, Trouble> {
         let status = response.status();
-        let media_type =
-            response.headers().get(http::header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        let is = |wanted| media_type.is_some_and(|media_type| header::is_media_type(media_type, wanted));
-        let (json, stream) = (is(header::JSON), is(header::EVENT_STREAM));
+        let content_type = response.headers().get(http::header::CONTENT_TYPE);
+        let (json, stream) = (header::is_json(content_type), header::is_event_stream(content_type));
         if !status.is_success() {
             let text = response.body_mut().text(REFUSAL_LIMIT).await.unwrap_or_default();
             return Err(asked_to_wait(site.refusal(status, &text), response.headers()));

@@ -3,7 +3,7 @@
 use crate::support::client::{tool_call, tool_call_with_progress};
 use crate::support::eventually;
 use crate::support::harness::{As, Harness, data_request, read, spec, within};
-use crate::support::upstream::Upstream;
+use crate::support::upstream::{STALLED_AT, Upstream};
 use berth_sidecar::upstream::Dialer;
 use futures::future::join_all;
 use http::{Method, StatusCode};
@@ -217,6 +217,11 @@ async fn a_call_without_progress_times_out_and_progress_extends_it_to_the_hard_e
         let call = tool_call_with_progress(json!(1), json!(1), tool, &json!({}));
         let last = client.begin(&call).await.messages().await.pop().unwrap();
         assert_eq!((&last["id"], &last["error"]["code"]), (&json!(1), &json!(-32053)), "{tool}");
+        let text = last["error"]["message"].as_str().unwrap();
+        assert!(
+            text.ends_with("whether the request was carried out is unknown, it was not sent again"),
+            "{text}"
+        );
         assert!(
             started.elapsed() >= Duration::from_millis(least) && within(started, most),
             "{tool}: {:?}",
@@ -381,7 +386,10 @@ async fn a_body_that_does_not_fit_into_memory_fails_its_own_call_only() {
         let answer = client.call("large", large(3 * 1024 * 1024)).await;
         assert_eq!(answer["error"]["code"], json!(-32055), "stream {stream}: {answer}");
         let text = answer["error"]["message"].as_str().unwrap();
-        assert!(text.contains("--buffer-mib") && text.contains("may have been carried out"), "{text}");
+        assert!(
+            text.contains("lower pool.sessionsPerPod") && text.contains("carried out is unknown"),
+            "{text}"
+        );
         assert_eq!(other.call("echo", json!({"x": 1})).await["result"], json!({"x": 1}));
     }
     upstream.books().messages.clear();
@@ -395,6 +403,28 @@ async fn a_body_that_does_not_fit_into_memory_fails_its_own_call_only() {
     for uid in ["s", "t"] {
         harness.end_now(uid).await;
     }
+    harness.assert_baseline().await;
+}
+
+#[tokio::test]
+async fn an_answer_that_is_announced_and_does_not_come_keeps_no_memory_from_others() {
+    let upstream = Upstream::start().await;
+    let harness = Harness::start_with(1, Dialer::system().unwrap(), 40).await;
+    harness.put(&spec("s", &upstream)).await;
+    let client = harness.initialized("s").await;
+    let size = 15 * 1024 * 1024;
+    let other = async {
+        let most = harness.budget.whole() - 2 * STALLED_AT;
+        eventually("its head and first bytes are here", || harness.budget.left() <= most).await;
+        let other = client.call("large", json!({"bytes": size})).await;
+        upstream.release();
+        other
+    };
+    let (stalled, other) = tokio::join!(client.call("stalled", json!({"bytes": size})), other);
+    for answer in [stalled, other] {
+        assert_eq!(answer["result"]["text"].as_str().map(str::len), Some(size), "{answer}");
+    }
+    harness.end_now("s").await;
     harness.assert_baseline().await;
 }
 

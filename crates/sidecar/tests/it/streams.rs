@@ -4,6 +4,7 @@ use crate::support::client::{initialize, tool_call, tool_call_with_progress};
 use crate::support::eventually;
 use crate::support::harness::{EndBounds, Harness, read, spec};
 use crate::support::upstream::{Act, Books, Upstream};
+use berth_sidecar::upstream::Dialer;
 use berth_wire::Outcome;
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -80,6 +81,71 @@ async fn a_stream_that_ends_is_taken_up_where_it_was() {
     eventually("the stream is open", || upstream.listeners() == 1).await;
     upstream.say(&news);
     assert_eq!(stream.next().await, Some(news), "the client's stream stayed open");
+    harness.end_now("s").await;
+    harness.assert_baseline().await;
+}
+
+#[tokio::test]
+async fn a_large_event_needs_no_more_memory_than_a_large_answer() {
+    let upstream = Upstream::start().await;
+    // A quarter of what a pod has, and of the largest limit that there may be.
+    let harness = Harness::start_with(1, Dialer::system().unwrap(), 72 / 4).await;
+    let mut session = spec("s", &upstream);
+    session.limits.response_bytes = 32 * 1024 * 1024 / 4;
+    harness.put(&session).await;
+    let client = harness.initialized("s").await;
+    let mut stream = client.listen().await;
+    for mebibytes in [5, 7] {
+        let large = notification("message", json!({"data": "x".repeat(mebibytes * 1024 * 1024)}));
+        upstream.say(&large);
+        assert!(stream.next().await == Some(large), "{mebibytes} MiB");
+    }
+    assert_eq!(upstream.books().gets.len(), 1);
+    harness.end_now("s").await;
+    harness.assert_baseline().await;
+}
+
+#[tokio::test]
+async fn an_event_that_never_fits_is_skipped_and_not_asked_for_again() {
+    let upstream = Upstream::start().await;
+    let harness = Harness::start_with(1, Dialer::system().unwrap(), 4).await;
+    harness.put(&spec("s", &upstream)).await;
+    let client = harness.initialized("s").await;
+    let mut stream = client.listen().await;
+    let large = notification("message", json!({"data": "x".repeat(3 * 1024 * 1024)}));
+    upstream.say_raw(&format!("id: large\ndata: {large}\n\n"));
+    let news = notification("tools/list_changed", json!({}));
+    upstream.say(&news);
+    assert_eq!(stream.next().await, Some(news));
+    upstream.hang_up();
+    upstream.until("the next GET", |books| books.gets.len() == 2).await;
+    assert_eq!(upstream.books().gets[1], ("upstream-1".to_owned(), Some("large".to_owned())));
+    harness.end_now("s").await;
+    harness.assert_baseline().await;
+}
+
+#[tokio::test]
+async fn an_event_without_room_is_asked_for_again_later() {
+    let upstream = Upstream::start().await;
+    let harness = Harness::start_with(1, Dialer::system().unwrap(), 24).await;
+    harness.put(&spec("s", &upstream)).await;
+    let client = harness.initialized("s").await;
+    let mut stream = client.listen().await;
+    let news = notification("tools/list_changed", json!({}));
+    upstream.say_raw(&format!("id: first\ndata: {news}\n\n"));
+    assert_eq!(stream.next().await, Some(news));
+    let unread = client.begin(&tool_call(json!(1), "large", &json!({"bytes": 10 * 1024 * 1024}))).await;
+    let large = notification("message", json!({"data": "x".repeat(10 * 1024 * 1024)}));
+    upstream.say_raw(&format!("id: second\ndata: {large}\n\n"));
+    upstream.until("the next GET", |books| books.gets.len() == 2).await;
+    assert_eq!(upstream.books().gets[1], ("upstream-1".to_owned(), Some("first".to_owned())));
+    assert!(unread.messages().await.pop().unwrap()["result"].is_object());
+    eventually("the memory is free again, and the stream open", || {
+        harness.budget.left() == harness.budget.whole() && upstream.listeners() == 1
+    })
+    .await;
+    upstream.say_raw(&format!("id: second\ndata: {large}\n\n"));
+    assert!(stream.next().await == Some(large), "the client's stream stayed open");
     harness.end_now("s").await;
     harness.assert_baseline().await;
 }

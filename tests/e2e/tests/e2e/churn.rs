@@ -2,8 +2,8 @@
 
 use berth_api::AgentSession;
 use berth_e2e::{
-    Dice, McpClient, POOL, Probe, TestNamespace, figure, in_namespace, mcp_server, pod_metrics, rounds,
-    session, tool_call_with, wait_for_baseline,
+    Dice, McpClient, POOL, Probe, TestNamespace, eventually, figure, in_namespace, mcp_server, pod_metrics,
+    rounds, session, tool_call_with, wait_for_baseline,
 };
 use futures::{StreamExt, stream};
 use kube::ResourceExt;
@@ -106,10 +106,12 @@ async fn lives_with_trouble_in_them_leave_nothing_behind() {
         let lives = (round - first) * at_once;
         figure("lives with trouble in them", lives);
         wait_for_baseline(&namespace, 0).await;
-        let metrics = pod_metrics(&namespace.client, &namespace.name, POOL).await;
-        for gauge in ["client_streams", "upstream_streams", "requests_in_flight"] {
-            assert_eq!(metrics.sum(&format!("berth_sidecar_{gauge}")), 0.0, "{gauge}");
-        }
+        eventually("no stream and no request is left in the sidecar", BOUND, || async {
+            let metrics = pod_metrics(&namespace.client, &namespace.name, POOL).await;
+            let quiet = ["client_streams", "upstream_streams", "requests_in_flight"];
+            quiet.iter().all(|gauge| metrics.sum(&format!("berth_sidecar_{gauge}")) == 0.0).then_some(())
+        })
+        .await;
         // In a short run sidecars and gateways still have room for what they remember: far less for each life than a connection,
         // a task or a scope that was left would hold.
         idle.is_back(f64::from(rounds(lives * 512, 0))).await;

@@ -1,14 +1,15 @@
 //! The official clients through the gateway, in front of the real reference servers; and the end of a token.
 
-use berth_api::AgentSession;
+use berth_api::{AgentSession, McpServer};
 use berth_e2e::{
     McpClient, Probe, TestNamespace, eventually, gateway_url, in_namespace, mcp_server, session,
     start_reference, subject_of,
 };
 use futures::future::join_all;
+use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::ResourceExt;
-use kube::api::{DeleteParams, ListParams, LogParams};
+use kube::api::{DeleteParams, ListParams, LogParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use tokio::process::Command;
@@ -54,8 +55,17 @@ const TIME: Reference = Reference {
 };
 
 impl Reference {
+    /// Starts it, with a long `timeouts.connect`: after an attempt that was given up another one opens another session.
     async fn start(&self, namespace: &TestNamespace) {
         start_reference(namespace, self.name, self.manifest, self.port).await;
+        let servers = namespace.api::<McpServer>();
+        let patient = Patch::Merge(json!({"spec": {"timeouts": {"connect": "2m"}}}));
+        let patient = servers.patch(self.name, &PatchParams::default(), &patient).await.unwrap();
+        eventually("the operator knows the timeout", BOUND, || async {
+            let status = servers.get(self.name).await.unwrap().status?;
+            (status.observed_generation == patient.metadata.generation).then_some(())
+        })
+        .await;
     }
 
     /// How many lines of its log hold each of `opened` and `closed`.
@@ -124,7 +134,7 @@ async fn each_official_client_calls_both_reference_servers_through_a_session_of_
         let namespace = &namespace;
         futures::join!(EVERYTHING.start(namespace), TIME.start(namespace));
         let token = &namespace.token("alice").await;
-        let sessions = join_all(CLIENTS.iter().map(|client| async move {
+        let used = stream::iter(CLIENTS).map(|client| async move {
             let name = client.to_lowercase().replace('_', "-");
             let made = session(namespace, &name, "alice", &["everything", "time"]).await;
             futures::join!(
@@ -132,8 +142,9 @@ async fn each_official_client_calls_both_reference_servers_through_a_session_of_
                 TIME.called_by(client, namespace, &name, token),
             );
             made
-        }))
-        .await;
+        });
+        // Each starts two processes, and a small machine starts few at once.
+        let sessions: Vec<AgentSession> = used.buffered(2).collect().await;
         for server in [&EVERYTHING, &TIME] {
             sessions_are(namespace, server, CLIENTS.len(), 0).await;
         }

@@ -1,191 +1,21 @@
 //! Connects of which nothing comes in time: who waits, who goes on, and what is left (CASES.md 8).
 
-use berth_api::label::SERVER_UID;
-use berth_api::{AgentSession, McpServer};
+mod hang;
+
+use berth_api::AgentSession;
 use berth_e2e::{
-    Dice, McpClient, POOL, Probe, Process, TestNamespace, eventually, figure, in_namespace, initialize,
-    mcp_server, pod_metrics, rounds, session, wait_for_baseline,
+    Dice, McpClient, POOL, Probe, TestNamespace, eventually, figure, in_namespace, initialize, mcp_server,
+    pod_metrics, rounds, session, wait_for_baseline,
 };
 use futures::future::join_all;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod};
-use kube::ResourceExt;
-use kube::api::ListParams;
+use futures::{StreamExt, stream};
+use hang::{CONNECT, Cause, GOOD, HANGS, Hang, PLAIN, SLOW, Server, Struck, servers};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
 const BOUND: Duration = Duration::from_secs(30);
 
-/// A way in which `initialize` comes to nothing within a second.
-struct Hang {
-    what: &'static str,
-    at: &'static Server,
-    cause: Cause,
-    /// Where the attempt stands then, as the error says.
-    step: &'static str,
-    /// The upstream opens a session whose id comes in time for a DELETE.
-    is_told: bool,
-}
-
-/// What makes it hang.
-enum Cause {
-    /// These faults of the probe.
-    Faults(&'static str),
-    /// The pod that connects loses these packets, as nftables names them.
-    Loss(&'static str),
-}
-
-/// A way to the probe, and the `McpServer` for it.
-struct Server {
-    name: &'static str,
-    scheme: &'static str,
-    port: u16,
-    path: &'static str,
-}
-
-const SLOW: Server = Server { name: "slow", scheme: "http", port: 8080, path: "/slow" };
-const PLAIN: Server = Server { name: "plain", scheme: "http", port: 8081, path: "" };
-/// Its name is that of the port at the probe too, as is that of the one before.
-const GOOD: Server = Server { name: "good", scheme: "https", port: 8443, path: "" };
-
-const HANGS: [Hang; 10] = [
-    Hang {
-        what: "the name server does not answer",
-        at: &PLAIN,
-        cause: Cause::Loss("meta l4proto { tcp, udp } th sport 53"),
-        step: "resolve",
-        is_told: false,
-    },
-    Hang {
-        what: "the port does not answer",
-        at: &GOOD,
-        cause: Cause::Loss("tcp sport 8443"),
-        step: "connect",
-        is_told: false,
-    },
-    Hang {
-        what: "the connection is accepted and nothing is read",
-        at: &PLAIN,
-        cause: Cause::Faults(r#"{"accept:plain": {"hang": true}}"#),
-        step: "initialize",
-        is_told: false,
-    },
-    Hang {
-        what: "one byte a second comes, the head first",
-        at: &PLAIN,
-        cause: Cause::Faults(r#"{"accept:plain": {"dripMs": 1000}}"#),
-        step: "initialize",
-        is_told: false,
-    },
-    Hang {
-        what: "the TLS handshake is not answered",
-        at: &GOOD,
-        cause: Cause::Faults(r#"{"accept:good": {"hang": true}}"#),
-        step: "TLS",
-        is_told: false,
-    },
-    Hang {
-        what: "no head comes",
-        at: &SLOW,
-        cause: Cause::Faults(r#"{"initialize": {"hang": true, "path": "/mcp/slow"}}"#),
-        step: "initialize",
-        is_told: false,
-    },
-    Hang {
-        what: "the head comes and no body",
-        at: &SLOW,
-        cause: Cause::Faults(r#"{"initialize": {"answer": {"stall": true}, "path": "/mcp/slow"}}"#),
-        step: "initialize",
-        is_told: true,
-    },
-    Hang {
-        what: "the body comes by the byte",
-        at: &SLOW,
-        cause: Cause::Faults(r#"{"initialize": {"answer": {"dripMs": 1000}, "path": "/mcp/slow"}}"#),
-        step: "initialize",
-        is_told: true,
-    },
-    Hang {
-        what: "notifications/initialized is not answered",
-        at: &SLOW,
-        cause: Cause::Faults(r#"{"notifications/initialized": {"hang": true, "path": "/mcp/slow"}}"#),
-        step: "notifications/initialized",
-        is_told: true,
-    },
-    Hang {
-        what: "success comes late",
-        at: &SLOW,
-        cause: Cause::Faults(r#"{"initialize": {"delayMs": 2000, "after": true, "path": "/mcp/slow"}}"#),
-        step: "initialize",
-        is_told: true,
-    },
-];
-
-/// A hang that is on.
-struct Struck<'a> {
-    hang: &'a Hang,
-    probe: &'a Probe,
-    /// Counts the packets that are lost; they are as long as this is there.
-    lost: Option<Box<dyn Fn() -> u64>>,
-}
-
-impl Hang {
-    /// Brings it about.
-    async fn strike<'a>(&'a self, namespace: &TestNamespace, probe: &'a Probe) -> Struck<'a> {
-        let mut struck = Struck { hang: self, probe, lost: None };
-        match self.cause {
-            Cause::Faults(faults) => probe.set_faults(&serde_json::from_str(faults).unwrap()).await,
-            Cause::Loss(packets) => {
-                let lost = self.at.sidecar(namespace).await.lose(packets);
-                struck.lost = Some(Box::new(move || lost.count()));
-            }
-        }
-        struck
-    }
-}
-
-impl Server {
-    fn url(&self, probe: &Probe) -> String {
-        probe.url_at(self.scheme, self.port) + self.path
-    }
-
-    /// The process that connects to it.
-    async fn sidecar(&self, namespace: &TestNamespace) -> Process {
-        let server = namespace.api::<McpServer>().get(self.name).await.unwrap();
-        let of_it = format!("{SERVER_UID}={}", server.uid().unwrap());
-        let pods = namespace.api::<Pod>().list(&ListParams::default().labels(&of_it)).await.unwrap();
-        let found: Vec<_> = pods.iter().filter_map(|pod| Process::find(pod, "berth-sidecar")).collect();
-        match found.as_slice() {
-            [one] => one.clone(),
-            other => panic!("{} has one sidecar, not {other:?}", self.name),
-        }
-    }
-}
-
 impl Struck<'_> {
-    /// Makes all well again.
-    async fn relieve(self) {
-        if let Cause::Faults(faults) = self.hang.cause {
-            let mut faults: Value = serde_json::from_str(faults).unwrap();
-            faults.as_object_mut().unwrap().values_mut().for_each(|fault| *fault = Value::Null);
-            self.probe.set_faults(&faults).await;
-        }
-    }
-
-    /// How often attempts came as far as where they hang.
-    async fn reached(&self) -> u64 {
-        if let Some(lost) = &self.lost {
-            return lost();
-        }
-        let books = self.probe.books().await;
-        match self.hang.at.name {
-            "slow" => {
-                books.requests("initialize").iter().filter(|entry| entry["path"] == "/mcp/slow").count()
-                    as u64
-            }
-            port => books.0["connections"]["ports"][port]["accepted"].as_u64().unwrap_or(0),
-        }
-    }
-
     /// A client of `session` gets the error in time, while the session's other servers answer.
     async fn is_bounded(&self, namespace: &TestNamespace, session: &str, token: &str) {
         let Hang { what, at, step, .. } = self.hang;
@@ -217,7 +47,7 @@ impl Struck<'_> {
         assert_eq!(error["data"]["server"], at.name, "{what}: {answer}");
         let message = error["message"].as_str().unwrap();
         assert!(message.contains(&format!("\"{}\", {step}:", at.name)), "{what}: {message}");
-        let bound = Duration::from_secs(1)..Duration::from_secs(2);
+        let bound = CONNECT..CONNECT + Duration::from_secs(1);
         assert!(bound.contains(&took), "{what}: the error came after {took:?}");
         assert!(answered > 2, "{what}: each of the other servers answered {answered} calls meanwhile");
         assert!(error["data"]["retryAfterMillis"].is_u64(), "{what}: when to try again is told: {answer}");
@@ -227,7 +57,7 @@ impl Struck<'_> {
     /// long nothing is tried.
     async fn is_paid_for_once(&self, namespace: &TestNamespace, names: &[String], token: &str) -> Duration {
         let Hang { what, at, cause, .. } = self.hang;
-        let before = self.reached().await;
+        let (before, ended) = (self.reached().await, timed_out(namespace, &at.label(namespace).await).await);
         let calls = names.iter().map(|name| async move {
             let begun = Instant::now();
             let mut client = McpClient::new(&namespace.name, name, at.name, token);
@@ -237,7 +67,10 @@ impl Struck<'_> {
         for (answer, _) in &answers {
             assert_eq!(answer["error"]["data"]["reason"], "InitializeTimeout", "{what}: {answer}");
         }
-        let waited = answers.iter().filter(|(_, took)| *took >= Duration::from_secs(1)).count() as u64;
+        let tried = timed_out(namespace, &at.label(namespace).await).await - ended;
+        assert!(tried <= 1.0, "{what}: {tried} of {} tried", names.len());
+        // All calls were made before the first attempt began: who waits for one waits for all of its time.
+        let waited = answers.iter().filter(|(_, took)| *took >= CONNECT).count();
         assert!(waited <= 1, "{what}: {waited} of {} waited", names.len());
         // Of packets that are lost more than one may belong to an attempt.
         if matches!(cause, Cause::Faults(_)) {
@@ -290,28 +123,6 @@ async fn others(namespace: &TestNamespace, probe: &Probe) {
     let url = probe.url();
     let times = json!({"timeouts": {"drain": "1s", "close": "2s"}});
     join_all(OTHERS.iter().map(|name| mcp_server(namespace, name, &url, times.clone()))).await;
-}
-
-/// The servers of [`HANGS`], which give up after a second.
-async fn servers(namespace: &TestNamespace, probe: &Probe) {
-    let object = json!({"metadata": {"name": "probe-ca"}, "data": {"ca.crt": probe.ca().await}});
-    namespace.create::<ConfigMap>(object).await;
-    let tls = json!({"caRef": {"kind": "ConfigMap", "name": "probe-ca", "key": "ca.crt"}});
-
-    let of = async |server: &Server| {
-        let mut http = json!({"url": server.url(probe)});
-        if server.scheme == "https" {
-            http["tls"] = tls.clone();
-        }
-        let more = json!({
-            "transport": {"type": "Http", "http": http},
-            "timeouts": {"connect": "1s", "drain": "1s", "close": "2s"},
-            // One pod of each, so that no other one comes or goes meanwhile.
-            "pool": {"sessionsPerPod": 200},
-        });
-        mcp_server(namespace, server.name, "", more).await;
-    };
-    futures::join!(of(&PLAIN), of(&GOOD), of(&SLOW));
 }
 
 /// Connects a session of its own, which tells the others that the server is well again, and ends it.
@@ -425,9 +236,9 @@ async fn an_upstream_that_hangs_anywhere_costs_its_bound_and_holds_up_neither_se
 /// Sessions that connect at once.
 const AT_ONCE: u32 = 100;
 
-/// Attempts that ended so.
-async fn timed_out(namespace: &TestNamespace) -> f64 {
-    let metrics = pod_metrics(&namespace.client, &namespace.name, POOL).await;
+/// Attempts of the pods with that label that ended so.
+async fn timed_out(namespace: &TestNamespace, label: &str) -> f64 {
+    let metrics = pod_metrics(&namespace.client, &namespace.name, label).await;
     metrics.sum("berth_sidecar_connects_total{result=\"InitializeTimeout\"}")
 }
 
@@ -441,7 +252,7 @@ async fn fail(
 ) -> f64 {
     // One token does not last as long as the test.
     let token = namespace.token("alice").await;
-    let begun = timed_out(namespace).await;
+    let begun = timed_out(namespace, POOL).await;
     for round in 0..30 {
         let struck = hang.strike(namespace, probe).await;
         let calls = sessions.iter().map(|name| {
@@ -453,7 +264,7 @@ async fn fail(
         }
         struck.relieve().await;
         heal(namespace, &format!("{}-well-{round}", hang.at.name), hang.at.name, &token).await;
-        let failed = timed_out(namespace).await - begun;
+        let failed = timed_out(namespace, POOL).await - begun;
         if failed >= wanted {
             return failed;
         }
@@ -469,7 +280,7 @@ async fn attempts_that_failed_leave_no_task_no_socket_and_no_entry() {
         servers(&namespace, &probe).await;
         let names: Vec<String> = (0..AT_ONCE).map(|n| format!("s{n}")).collect();
         let all = [PLAIN.name, GOOD.name, SLOW.name];
-        join_all(names.iter().map(|name| session(&namespace, name, "alice", &all))).await;
+        let made = join_all(names.iter().map(|name| session(&namespace, name, "alice", &all))).await;
         let token = namespace.token("alice").await;
         for server in all {
             heal(&namespace, &format!("{server}-first"), server, &token).await;
@@ -482,6 +293,10 @@ async fn attempts_that_failed_leave_no_task_no_socket_and_no_entry() {
         nothing_is_open(&namespace, f64::from(AT_ONCE * 3)).await;
         // Each session remembers its last error: 4 KiB for each session are ample, and next to nothing for each attempt.
         idle.is_back(f64::from(AT_ONCE * 3 * 4096)).await;
+        // The end of so many is no load for the tests that come next.
+        let ends = stream::iter(&made).map(|made| namespace.end(made, Duration::from_mins(2)));
+        ends.buffer_unordered(20).collect::<Vec<()>>().await;
+        wait_for_baseline(&namespace, 0).await;
     })
     .await;
 }

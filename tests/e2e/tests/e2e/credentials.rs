@@ -1,5 +1,6 @@
 //! Credentials of sessions: each session's own, at every request, from labelled Secrets alone, and as they are now.
 
+use crate::quiet::earlier_namespaces_are_gone;
 use berth_api::AgentSession;
 use berth_e2e::{
     McpClient, Probe, TestNamespace, eventually, figure, in_namespace, kubectl, mcp_server, rounds,
@@ -142,6 +143,8 @@ async fn a_secret_that_comes_changes_and_goes_is_followed_unaided() {
         let probe = Probe::start(&namespace).await;
         session_server(&namespace, &probe).await;
         let token = namespace.token("alice").await;
+        // Within `PROMPT` the operator has nothing else to do.
+        earlier_namespaces_are_gone(&namespace).await;
         claim(&namespace, "s", "late").await;
         // Kind, name and key (CASES.md 28).
         let missing = ["secret \"late\" does not exist", "key \"token\""];

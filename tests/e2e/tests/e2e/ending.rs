@@ -2,18 +2,38 @@
 
 use berth_api::AgentSession;
 use berth_e2e::{
-    McpClient, POOL, Probe, Process, eventually, in_namespace, kubectl, mcp_server, used_session,
-    wait_for_baseline,
+    McpClient, POOL, Probe, Process, TestNamespace, eventually, figure, in_namespace, kubectl, mcp_server,
+    session, subject_of, used_session, wait_for_baseline, wait_until_ready,
 };
 use futures::future::join_all;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::json;
-use std::time::Duration;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 /// An end without trouble, on a small machine.
 const END_BOUND: Duration = Duration::from_secs(20);
+/// Until sessions are Ready beside others whose pod hangs: the operator waits five seconds for an answer of a sidecar.
+const UNHINDERED: Duration = Duration::from_secs(15);
+/// How long after its Event a session may still be seen: the finalizer goes then, and it is looked for.
+const SEEN: Duration = Duration::from_secs(5);
+
+/// Deletes a session and waits until it is gone. That the end was told within `bound` seconds is what the API server says, which
+/// notes the times of the deletion and of the Event in whole seconds.
+async fn ends_within(namespace: &TestNamespace, session: &AgentSession, bound: u64) {
+    let sessions = namespace.api::<AgentSession>();
+    let deleted = sessions.delete(&session.name_any(), &DeleteParams::default()).await.unwrap();
+    let deleted = deleted.left().expect("the finalizer holds it").metadata.deletion_timestamp;
+    namespace.gone(session, Duration::from_secs(bound) + SEEN).await;
+    let about = ListParams::default().fields(&format!("involvedObject.uid={}", session.uid().unwrap()));
+    let events = namespace.api::<Event>().list(&about).await.unwrap().items;
+    let [event] = events.as_slice() else { panic!("one Event, not {events:?}") };
+    let told = event.metadata.creation_timestamp.as_ref();
+    let took = told.unwrap().0.as_second() - deleted.unwrap().0.as_second();
+    assert!(u64::try_from(took).is_ok_and(|took| took <= bound), "told {took} s after the deletion");
+}
 
 #[tokio::test]
 async fn ten_sessions_used_and_deleted_leave_nothing_behind() {
@@ -84,7 +104,7 @@ async fn an_upstream_that_never_answers_its_delete_holds_the_session_no_longer_t
         let made = used_session(&namespace, "s", &token).await;
         probe.set_faults(&json!({"delete": {"hang": true}})).await;
 
-        namespace.end(&made, Duration::from_secs(1 + 1 + 10)).await;
+        ends_within(&namespace, &made, 1 + 1 + 10).await;
         let events = namespace.events_about(&made.uid().unwrap()).await;
         assert_eq!(events.len(), 1, "{events:?}");
         let (kind, reason, note) = &events[0];
@@ -110,13 +130,47 @@ async fn a_sidecar_that_hangs_holds_the_session_no_longer_than_the_bound_and_end
         let pod = namespace.api::<Pod>().get(&pod).await.unwrap();
         let stopped = Process::find(&pod, "berth-sidecar").expect("it runs on this machine").stop();
 
-        namespace.end(&made, Duration::from_secs(1 + 1 + 10)).await;
+        ends_within(&namespace, &made, 1 + 1 + 10).await;
         drop(stopped);
         let events = namespace.events_about(&made.uid().unwrap()).await;
         let told: Vec<_> = events.iter().map(|event| (event.0.as_str(), event.1.as_str())).collect();
         assert_eq!(told, [("Warning", "CleanupIncomplete")], "{events:?}");
         wait_for_baseline(&namespace, 0).await;
         assert_eq!(probe.books().await.total("delete"), 1, "nothing lives on upstream");
+    })
+    .await;
+}
+
+/// Promise 6: whoever waits for one pod waits alone.
+#[tokio::test]
+async fn sessions_that_end_in_a_pod_that_hangs_keep_no_session_of_another_server_waiting() {
+    in_namespace("hungmany", |namespace| async move {
+        let probe = Probe::start(&namespace).await;
+        for server in ["hangs", "healthy"] {
+            mcp_server(&namespace, server, &probe.url(), json!({"pool": {"warm": 1}})).await;
+        }
+        let names: Vec<String> = (0..49).map(|n| format!("s{n}")).collect();
+        let made = join_all(names.iter().map(|name| session(&namespace, name, "alice", &["hangs"]))).await;
+        let placed = made.iter().map(|session| session.status.as_ref().unwrap().servers[0].pod_ref.as_ref().unwrap());
+        let pods: BTreeSet<&str> = placed.map(|pod| pod.name.as_str()).collect();
+        let [pod] = pods.iter().collect::<Vec<_>>()[..] else { panic!("one pod for all, not {pods:?}") };
+        let pod = namespace.api::<Pod>().get(pod).await.unwrap();
+        let stopped = Process::find(&pod, "berth-sidecar").expect("it runs on this machine").stop();
+
+        let sessions = namespace.api::<AgentSession>();
+        let all = ListParams::default();
+        sessions.delete_collection(&DeleteParams::default(), &all).await.unwrap();
+        // All workers may meet the pod once, for as long as they wait for an answer; nobody meets it twice.
+        let begun = Instant::now();
+        for n in 0..5 {
+            let name = format!("other{n}");
+            let spec = json!({"subject": {"name": subject_of(&namespace, "alice")}, "servers": [{"name": "healthy"}]});
+            namespace.create::<AgentSession>(json!({"metadata": {"name": name}, "spec": spec})).await;
+            wait_until_ready(&namespace, &name, UNHINDERED.saturating_sub(begun.elapsed())).await;
+        }
+        figure("time until five sessions are Ready beside 49 that end in a pod that hangs", format_args!("{:?}", begun.elapsed()));
+        drop(stopped);
+        join_all(made.iter().map(|session| namespace.gone(session, END_BOUND))).await;
     })
     .await;
 }
@@ -157,7 +211,7 @@ async fn a_running_call_finishes_within_the_drain_and_is_cancelled_after_it() {
                 (probe.books().await.total("toolsCall") > before).then_some(())
             })
             .await;
-            namespace.end(&made, Duration::from_secs(8 + 5 + 10)).await;
+            ends_within(&namespace, &made, 8 + 5 + 10).await;
             let answer = call.await.unwrap();
             assert_eq!(answer.get("result").is_some(), finishes, "{name}: {answer}");
             assert_eq!(answer.get("error").is_some(), !finishes, "{name}: {answer}");

@@ -30,10 +30,11 @@ const BOUND: Duration = Duration::from_secs(90);
 /// Changes that the beginning of a session's life shows, the kubelet's of its pod among them, and its end: kills are spread over
 /// these.
 const CHANGES: [u32; 2] = [12, 7];
+/// After so long without a change there are no more: what an operator that has just begun to lead waits for takes 10 s.
+const SILENCE: Duration = Duration::from_secs(20);
 
-/// Changes of one kind in a namespace from now on, each with the UID of its object: of those objects that the field selector finds,
-/// which are all if it is empty.
-async fn changes<K>(namespace: &TestNamespace, fields: &str) -> BoxStream<'static, String>
+/// Changes from now on of those objects of one kind in a namespace that `found` selects, each with the UID of its object.
+async fn changes<K>(namespace: &TestNamespace, found: WatchParams) -> BoxStream<'static, String>
 where
     K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
         + Clone
@@ -44,7 +45,6 @@ where
 {
     let api: Api<K> = namespace.api();
     let version = api.list_metadata(&ListParams::default()).await.unwrap().metadata.resource_version.unwrap();
-    let found = WatchParams::default().fields(fields);
     let events = api.watch(&found, &version).await.unwrap();
     let uid = |event| async {
         match event {
@@ -62,7 +62,7 @@ where
 async fn kill_at(n: u32, operator: Process, mut changes: impl Stream<Item = String> + Unpin) -> bool {
     let mut seen = 0;
     while seen < n {
-        match tokio::time::timeout(Duration::from_secs(6), changes.next()).await {
+        match tokio::time::timeout(SILENCE, changes.next()).await {
             Ok(Some(_)) => seen += 1,
             _ => break,
         }
@@ -74,14 +74,17 @@ async fn kill_at(n: u32, operator: Process, mut changes: impl Stream<Item = Stri
 /// One session's life; the operator that leads dies at the `at`-th change of its beginning or of its end. Whether it came to that.
 async fn live_and_die(namespace: &TestNamespace, name: &str, token: &str, at: u32, in_its_end: bool) -> bool {
     let sessions = namespace.api::<AgentSession>();
-    let pods = changes::<Pod>(namespace, "").await;
+    // The probe's pod is none of theirs.
+    let of_pool = WatchParams::default().labels(POOL);
+    let pods = changes::<Pod>(namespace, of_pool.clone()).await;
     let all = || async {
         let kinds = [
-            changes::<AgentSession>(namespace, "").await,
-            changes::<McpServer>(namespace, "").await,
-            changes::<Pod>(namespace, "").await,
+            changes::<AgentSession>(namespace, WatchParams::default()).await,
+            changes::<McpServer>(namespace, WatchParams::default()).await,
+            changes::<Pod>(namespace, of_pool.clone()).await,
             // The operator's own: those of the kubelet are about pods.
-            changes::<Event>(namespace, "involvedObject.kind=AgentSession").await,
+            changes::<Event>(namespace, WatchParams::default().fields("involvedObject.kind=AgentSession"))
+                .await,
         ];
         stream::select_all(kinds)
     };
@@ -234,7 +237,7 @@ async fn a_leader_that_was_paused_for_two_terms_does_nothing_when_it_goes_on() {
         nothing_is_written_for(&namespace, Duration::ZERO).await;
         let begun = api_writes(&namespace.client).await;
         // It stops in the middle of its work.
-        let mut first = changes::<AgentSession>(&namespace, "").await;
+        let mut first = changes::<AgentSession>(&namespace, WatchParams::default()).await;
         let names: Vec<String> = (0..20).map(|n| format!("s{n}")).collect();
         let spec =
             json!({"subject": {"name": subject_of(&namespace, "alice")}, "servers": [{"name": "probe"}]});
@@ -253,6 +256,11 @@ async fn a_leader_that_was_paused_for_two_terms_does_nothing_when_it_goes_on() {
         }
         let two_terms = Duration::from_secs(30);
         tokio::time::sleep(two_terms.saturating_sub(since.elapsed())).await;
+        eventually("the new leader has told of all of them", BOUND, || async {
+            let status = namespace.api::<McpServer>().get("probe").await.unwrap().status?;
+            (status.sessions == 20 && status.ready_pods == status.pods).then_some(())
+        })
+        .await;
         // Of all namespaces, whoever wrote it: also what the API server refuses is counted.
         let written = settled_writes(&namespace).await;
         let leads = || async {
@@ -267,9 +275,17 @@ async fn a_leader_that_was_paused_for_two_terms_does_nothing_when_it_goes_on() {
             "what is written is counted: {begun:?}, {settled:?}"
         );
 
+        assert!(operator.lives(), "it is still paused, and not killed for being silent");
         drop(paused);
         eventually("the old leader has ended", BOUND, || async { (!operator.lives()).then_some(()) }).await;
-        assert_eq!((api_writes(&namespace.client).await, taken(&namespace).await, leads().await), settled);
+        let now = (api_writes(&namespace.client).await, taken(&namespace).await, leads().await);
+        let more: Vec<_> = now.0.iter().filter(|(what, count)| settled.0.get(*what) != Some(count)).collect();
+        assert!(
+            now == settled,
+            "written since: {more:?}; {:?}, not {:?}",
+            (now.1, now.2),
+            (settled.1, settled.2)
+        );
         assert_eq!(probe.books().await.total("initialize"), 0);
     })
     .await;

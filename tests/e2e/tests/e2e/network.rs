@@ -226,14 +226,16 @@ async fn a_server_is_asked_by_its_own_host_and_one_that_takes_localhost_alone_is
         }
 
         // The kubelet asks the sidecar by the pod's address, and the server never.
-        let pods = namespace.api::<Pod>().list(&ListParams::default().labels(POOL)).await.unwrap();
-        assert_eq!(pods.items.len(), 4);
+        let of_pool = ListParams::default().labels(POOL);
+        let pods = eventually("all sidecars are Ready", BOUND, || async {
+            let pods = namespace.api::<Pod>().list(&of_pool).await.unwrap().items;
+            pods.iter().all(is_ready).then_some(pods)
+        })
+        .await;
+        assert_eq!(pods.len(), 4);
         for pod in pods {
-            let restarts = pod.status.as_ref().and_then(|status| status.container_statuses.clone()).unwrap();
-            assert!(
-                is_ready(&pod) && restarts.iter().all(|container| container.restart_count == 0),
-                "{restarts:?}"
-            );
+            let restarts = pod.status.and_then(|status| status.container_statuses).unwrap();
+            assert!(restarts.iter().all(|container| container.restart_count == 0), "{restarts:?}");
         }
         assert_eq!(books.requests("initialize").len(), 1);
     })

@@ -33,7 +33,7 @@ pub async fn nothing_is_written_for(namespace: &TestNamespace, span: Duration) {
 }
 
 /// Waits for the end of what earlier tests began to delete: others create there what is refused.
-async fn earlier_namespaces_are_gone(namespace: &TestNamespace) {
+pub async fn earlier_namespaces_are_gone(namespace: &TestNamespace) {
     let namespaces: Api<Namespace> = Api::all(namespace.client.clone());
     eventually("namespaces of earlier tests are gone", Duration::from_mins(3), || async {
         let all = namespaces.list(&ListParams::default()).await.unwrap();

@@ -139,9 +139,9 @@ async fn an_upstream_that_asks_to_wait_is_left_alone_for_so_long() {
         let probe = Probe::start(&namespace).await;
         mcp_server(&namespace, "probe", &probe.url(), json!({})).await;
         let token = namespace.token("alice").await;
-        let seconds = json!({"retry-after": "15"});
+        let seconds = json!({"retry-after": "30"});
         for (prefix, fault, least, most) in [
-            ("seconds", json!({"status": 429, "headers": seconds, "times": 1}), 15_000, 15_000),
+            ("seconds", json!({"status": 429, "headers": seconds, "times": 1}), 30_000, 30_000),
             // A date has whole seconds.
             ("date", json!({"status": 429, "retryAfterDate": 4, "times": 1}), 3_000, 4_000),
             ("rubbish", json!({"status": 429, "headers": {"retry-after": "soon"}, "times": 1}), 250, 500),
@@ -152,14 +152,14 @@ async fn an_upstream_that_asks_to_wait_is_left_alone_for_so_long() {
             let begun = unix_millis();
             let answers = first_calls(&namespace, &names[..1], "probe", &token).await;
             assert_eq!(answers[0]["error"]["data"]["reason"], "RateLimited", "{answers:?}");
-            // Pauses of ten seconds and more are shown.
+            // A pause is shown while ten seconds of it are left: the report and the write have twenty.
             if least > 10_000 {
                 let next = eventually("the status says when it is tried again", BOUND, || async {
                     first_server(&namespace, &names[0]).await.next_retry_time
                 })
                 .await;
                 let wait = next.0.as_millisecond() - begun;
-                assert!((14_000..20_000).contains(&wait), "{wait} ms from the first request");
+                assert!((29_000..35_000).contains(&wait), "{wait} ms from the first request");
                 told_by_all(&namespace, &names[..1], Some("RateLimited"), "429").await;
             }
             eventually("it is asked again", BOUND, || async {

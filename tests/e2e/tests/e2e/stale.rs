@@ -81,19 +81,23 @@ async fn kill_in_turn(
     (leading, killed)
 }
 
-/// Every session is Ready, in a pod of its own; there is no other pod.
+/// Every session is Ready, in a pod of its own; there is no other pod, and no sidecar holds a session that another one has. Whether
+/// there were more before is seen by how many pods were made.
 async fn each_has_one_pod(namespace: &TestNamespace, sessions: u32) {
-    let mut named = BTreeSet::new();
     for number in 0..sessions {
-        let session = wait_until_ready(namespace, &name(number), BOUND).await;
-        let status = session.status.unwrap();
-        named.insert(status.servers[0].pod_ref.clone().expect("a session that is Ready names its pod").uid);
+        wait_until_ready(namespace, &name(number), BOUND).await;
     }
-    let pods = namespace.api::<Pod>().list(&ListParams::default().labels(POOL)).await.unwrap();
-    let all: BTreeSet<String> = pods.iter().filter_map(ResourceExt::uid).collect();
-    assert_eq!((named.len(), &all), (sessions as usize, &named), "a pod for each session, and no other");
-    let held = pod_metrics(&namespace.client, &namespace.name, POOL).await.sum("berth_sidecar_sessions");
-    assert_eq!(held, f64::from(sessions), "no sidecar holds a session that another one has");
+    eventually("each session has a pod and a slot of its own, and there are no others", BOUND, || async {
+        let living = namespace.api::<AgentSession>().list(&ListParams::default()).await.unwrap();
+        let servers = living.iter().filter_map(|session| session.status.as_ref()?.servers.first());
+        let named: BTreeSet<String> =
+            servers.filter_map(|server| Some(server.pod_ref.as_ref()?.uid.clone())).collect();
+        let pods = namespace.api::<Pod>().list(&ListParams::default().labels(POOL)).await.unwrap();
+        let all: BTreeSet<String> = pods.iter().filter_map(ResourceExt::uid).collect();
+        let held = pod_metrics(&namespace.client, &namespace.name, POOL).await.sum("berth_sidecar_sessions");
+        (named.len() == sessions as usize && all == named && held == f64::from(sessions)).then_some(())
+    })
+    .await;
 }
 
 async fn call(namespace: &TestNamespace, number: u32, token: &str) {

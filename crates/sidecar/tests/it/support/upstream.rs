@@ -17,6 +17,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, broadcast};
 
+/// Bytes of its answer that the tool "stalled" sends before it waits for [`Upstream::release`].
+pub const STALLED_AT: usize = 64 * 1024;
+
 /// What the server does with a kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {

@@ -1,6 +1,6 @@
 //! The tools. Each request names one and is answered as its name says.
 
-use super::{Upstream, event_stream, events, json_answer};
+use super::{STALLED_AT, Upstream, event_stream, events, json_answer};
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -27,6 +27,22 @@ pub(super) fn tool(upstream: &Upstream, session: &str, request: &Value) -> Respo
                 Ok::<_, std::convert::Infallible>(last.to_string())
             });
             ([("content-type", "application/json")], Body::from_stream(body)).into_response()
+        }
+        "stalled" => {
+            let size = usize::try_from(arguments["bytes"].as_u64().unwrap()).unwrap();
+            let mut first = Bytes::from(result(json!({"text": "x".repeat(size)})).to_string());
+            let length = [
+                ("content-type", "application/json".to_owned()),
+                ("content-length", first.len().to_string()),
+            ];
+            let rest = first.split_off(STALLED_AT);
+            let released = upstream.released.clone();
+            let rest = stream::once(async move {
+                released.notified().await;
+                rest
+            });
+            let body = stream::iter([first]).chain(rest).map(Ok::<_, std::convert::Infallible>);
+            (length, Body::from_stream(body)).into_response()
         }
         "fail" => either(json!({"jsonrpc": "2.0", "id": id, "error": arguments["error"]})),
         "large" => {
