@@ -28,7 +28,7 @@ pub const ADMIN_PORT: i32 = 8081;
 /// User and group of every Berth container.
 const USER: i64 = 65532;
 /// Memory that a sidecar may use without any session, in MiB.
-const BASE_MEBIBYTES: u32 = 128;
+const BASE_MEBIBYTES: u32 = 160;
 
 /// What all sidecars are made with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -215,6 +215,8 @@ impl Transport {
         let held = Held::new(&self.open);
         let (sender, connection) = Builder::new()
             .max_header_size(HEAD_MAX)
+            // What is read ahead of a body counts against nobody's budget.
+            .max_buf_size(HEAD_MAX)
             .handshake(TokioIo::new(dialled))
             .await
             .map_err(|error| failed(error.to_string()))?;
