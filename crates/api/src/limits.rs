@@ -26,7 +26,7 @@ pub struct Limits {
             .message("limits.requestBytes must be from 1Ki to 4Mi")
     )]
     pub request_bytes: ByteSize,
-    /// Largest answer of the upstream, or event of an answer, in bytes, for example 16Mi; from 1Ki to 32Mi. Answers that are held at once share 96Mi in each pod.
+    /// Largest answer of the upstream, or event of an answer, in bytes, for example 16Mi; from 1Ki to 32Mi. Answers that are held at once share 72Mi in each pod.
     #[serde(default = "Limits::default_response_bytes")]
     #[x_kube(
         validation = Rule::new("type(self) == string ? quantity(self).compareTo(quantity('1Ki')) >= 0 && quantity(self).compareTo(quantity('32Mi')) <= 0 : self >= 1024 && self <= 33554432")
