@@ -20,7 +20,7 @@ pub struct Clients {
 /// Clients from the pod's service account, or from the kubeconfig outside a cluster.
 pub async fn clients(lead: &Lead) -> Result<Clients, Error> {
     let mut config = Config::infer().await.map_err(|error| Error::Infer(error.to_string()))?;
-    // None of them sends a request again by itself: retries are the work queue's.
+    // None of them sends again what may have been sent: retries are the work queue's.
     let watches = builder(&config).map_err(|error| Error::Build(error.to_string()))?.build();
     config.read_timeout = Some(CALL_TIMEOUT);
     config.reset_reader_on_write = true;

@@ -66,6 +66,8 @@ struct Sidecar {
     synced: bool,
     /// When a stream that had told everything said something last, or the pod was followed; counts while none is up that has.
     silent_since: Instant,
+    /// When it said something last, or the pod was followed.
+    heard: Instant,
     /// It did not answer a request; until then nobody else asks it.
     hung_until: Option<Instant>,
     /// Whether a session has ended here.
@@ -121,14 +123,15 @@ impl Fleet {
     pub fn follow_of(&self, server: &str, pod: &Pod) {
         let (Some(uid), Some((target, server_uid))) = (pod.uid(), target(pod)) else { return };
         let server = ObjectRef::new(server).within(&pod.namespace().unwrap_or_default());
-        let cancel = self.shared.cancel.child_token();
+        let (cancel, now) = (self.shared.cancel.child_token(), Instant::now());
         let sidecar = Sidecar {
             name: pod.name_any(),
             target: target.clone(),
             server,
             server_uid,
             synced: false,
-            silent_since: Instant::now(),
+            silent_since: now,
+            heard: now,
             hung_until: None,
             used: false,
             locked: None,

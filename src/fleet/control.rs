@@ -1,7 +1,7 @@
 //! Requests to one sidecar: hold a session, end a session. Each is idempotent and bounded in time.
 
 use crate::fleet::Fleet;
-use crate::fleet::hung::{Asked, HANGS, PROBE};
+use crate::fleet::hung::{Admission, HANGS, PROBE};
 use crate::metrics::{Result as Outcome, Verb};
 use axum::body::Body;
 use berth_net::client::{PeerError, Target};
@@ -90,10 +90,10 @@ impl Fleet {
         let target = self
             .target_of(pod_uid)
             .ok_or_else(|| ControlError::Unreachable("the pod does not run".to_owned()))?;
-        let timeout = match self.may_ask(pod_uid) {
-            Asked::AsAlways => timeout,
-            Asked::First => timeout.min(PROBE),
-            Asked::NotNow => {
+        let timeout = match self.admit(pod_uid, Instant::now()) {
+            Admission::AsAlways => timeout,
+            Admission::Probe => timeout.min(PROBE),
+            Admission::NotNow => {
                 let text = format!("the sidecar at {} gave no answer before", target.address);
                 return Err(ControlError::Unreachable(text));
             }
@@ -108,14 +108,15 @@ impl Fleet {
                 let (address, seconds) = (target.address, timeout.as_secs());
                 Err(ControlError::NoAnswer(format!("the sidecar at {address} gave no answer in {seconds}s")))
             });
+        let now = Instant::now();
         match response {
             Ok((status, body)) => {
-                self.answers(pod_uid);
+                self.answers(pod_uid, now);
                 self.understood(pod_uid, &target, status, body)
             }
             Err(error) => {
-                if begun.elapsed() >= HANGS {
-                    self.hangs(pod_uid);
+                if now.duration_since(begun) >= HANGS {
+                    self.hangs(pod_uid, begun, now);
                 }
                 Err(error)
             }

@@ -13,45 +13,46 @@ pub(super) const PAUSE: Duration = Duration::from_secs(5);
 /// How long that one may take at most.
 pub(super) const PROBE: Duration = Duration::from_secs(1);
 
-/// Whether a sidecar may be asked.
+/// Whether a request is let through to a sidecar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asked {
-    /// It answers, as far as is known.
+pub(super) enum Admission {
+    /// Yes: it answers, as far as is known.
     AsAlways,
-    /// It hangs, and this request finds out whether it still does.
-    First,
-    /// It hangs.
+    /// Yes, to find out whether it still hangs.
+    Probe,
+    /// No: it hangs.
     NotNow,
 }
 
 impl Fleet {
-    /// Whether a request may be sent to the sidecar of a pod now. One that hangs is asked again after a pause, by whoever comes first.
-    pub(super) fn may_ask(&self, pod_uid: &str) -> Asked {
-        let now = Instant::now();
+    /// Lets a request through to the sidecar of a pod at `now`, or not. One that hangs is asked again after a pause, by whoever comes
+    /// first: that takes the probe.
+    pub(super) fn admit(&self, pod_uid: &str, now: Instant) -> Admission {
         self.with(|pods| match pods.get_mut(pod_uid).and_then(|sidecar| sidecar.hung_until.as_mut()) {
-            None => Asked::AsAlways,
-            Some(until) if now < *until => Asked::NotNow,
+            None => Admission::AsAlways,
+            Some(until) if now < *until => Admission::NotNow,
             Some(until) => {
                 *until = now + PAUSE;
-                Asked::First
+                Admission::Probe
             }
         })
     }
 
-    /// The sidecar of a pod did not answer in time.
-    pub(super) fn hangs(&self, pod_uid: &str) {
-        let until = Instant::now() + PAUSE;
+    /// A request that was sent to the sidecar of a pod at `asked` had no answer at `now`. If it has said something since, that one
+    /// request is slow, and the sidecar does not hang.
+    pub(super) fn hangs(&self, pod_uid: &str, asked: Instant, now: Instant) {
         self.with(|pods| {
-            if let Some(sidecar) = pods.get_mut(pod_uid) {
-                sidecar.hung_until = Some(until);
+            if let Some(sidecar) = pods.get_mut(pod_uid).filter(|sidecar| sidecar.heard <= asked) {
+                sidecar.hung_until = Some(now + PAUSE);
             }
         });
     }
 
-    /// The sidecar of a pod says something, by an answer or on its stream.
-    pub(super) fn answers(&self, pod_uid: &str) {
+    /// The sidecar of a pod says something at `now`, by an answer or on its stream.
+    pub(super) fn answers(&self, pod_uid: &str, now: Instant) {
         self.with(|pods| {
             if let Some(sidecar) = pods.get_mut(pod_uid) {
+                sidecar.heard = now;
                 sidecar.hung_until = None;
             }
         });

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::fixture;
-use crate::fleet::hung::{Asked, PAUSE};
+use crate::fleet::hung::{Admission, PAUSE};
 use crate::fleet::stand::{Stand, pod, report, until};
 use berth_api::AgentSession;
 use berth_wire::{EndPhase, EndRequest, RefusalReason, SessionSpec, WatchLine};
@@ -107,22 +107,37 @@ async fn a_sidecar_that_does_not_answer_keeps_nobody_else_waiting_until_it_says_
     assert!(matches!(at_once, Err(ControlError::Unreachable(_))), "{at_once:?}");
     assert_eq!(stand.specs().len(), 0);
     stand.say(&WatchLine::Alive);
-    until("asked again", || ctx.fleet.may_ask("pod") == Asked::AsAlways).await;
+    until("asked again", || ctx.fleet.admit("pod", Instant::now()) == Admission::AsAlways).await;
     ctx.fleet.put("pod", &spec("a")).await.unwrap();
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn a_sidecar_that_hangs_is_asked_by_one_at_a_time() {
+    use Admission::{AsAlways, NotNow, Probe};
     let (ctx, _) = fixture::context(|_| fixture::failure(404, "NotFound", "no")).await;
     ctx.fleet.follow(&pod("127.0.77.22"));
-    let twice = || (ctx.fleet.may_ask("pod"), ctx.fleet.may_ask("pod"));
-    assert_eq!(twice(), (Asked::AsAlways, Asked::AsAlways));
-    ctx.fleet.hangs("pod");
-    assert_eq!(twice(), (Asked::NotNow, Asked::NotNow));
-    tokio::time::advance(PAUSE).await;
-    assert_eq!(twice(), (Asked::First, Asked::NotNow));
-    ctx.fleet.answers("pod");
-    assert_eq!(twice(), (Asked::AsAlways, Asked::AsAlways));
+    let at = |seconds| Instant::now() + Duration::from_secs(seconds);
+    let (asked, now) = (at(100), at(105));
+    let twice = |when| (ctx.fleet.admit("pod", when), ctx.fleet.admit("pod", when));
+    assert_eq!(twice(now), (AsAlways, AsAlways));
+    ctx.fleet.hangs("pod", asked, now);
+    assert_eq!(twice(now), (NotNow, NotNow));
+    assert_eq!(twice(now + PAUSE), (Probe, NotNow));
+    ctx.fleet.answers("pod", now + PAUSE);
+    assert_eq!(twice(now + PAUSE), (AsAlways, AsAlways));
+}
+
+#[tokio::test]
+async fn a_sidecar_that_spoke_while_a_request_of_it_ran_out_does_not_hang() {
+    let (ctx, _) = fixture::context(|_| fixture::failure(404, "NotFound", "no")).await;
+    ctx.fleet.follow(&pod("127.0.77.23"));
+    let at = |seconds| Instant::now() + Duration::from_secs(seconds);
+    let (asked, spoke, now) = (at(100), at(104), at(105));
+    ctx.fleet.answers("pod", spoke);
+    ctx.fleet.hangs("pod", asked, now);
+    assert_eq!(ctx.fleet.admit("pod", now), Admission::AsAlways);
+    ctx.fleet.hangs("pod", now, at(110));
+    assert_eq!(ctx.fleet.admit("pod", now), Admission::NotNow, "it has said nothing since");
 }
 
 #[tokio::test]

@@ -85,7 +85,9 @@ pub struct HttpTransport {
     #[schemars(length(min = 8, max = 2048))]
     #[x_kube(
         validation = Rule::new(URL)
-            .message("transport.http.url must be an absolute http:// or https:// URL with a host of ASCII letters (others as punycode), an optional numeric port from 1 to 65535, and no user information, fragment, spaces or characters that a URL must escape")
+            .message("transport.http.url must be an absolute http:// or https:// URL with a host of ASCII letters (others as punycode), an optional numeric port from 1 to 65535, and no user information, fragment, spaces or characters that a URL must escape"),
+        validation = Rule::new(LABELS)
+            .message("transport.http.url: a label of the host has at most 63 characters")
     )]
     pub url: String,
     /// How the upstream's certificate is checked. Unset means: by the public authorities, against the host of the URL.
@@ -177,6 +179,9 @@ const URL: &str = concat!(
     ")(:([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?",
     "([/?][]![$-;=?-Z_a-z~]*)?$')",
 );
+
+/// Rule of its host's labels (RFC 1035, section 2.3.4).
+const LABELS: &str = "!self.matches('^https?://[^/?]*[A-Za-z0-9_-]{64}')";
 
 /// Rule of a header that neither HTTP nor MCP itself sets.
 const FREE_HEADER: &str = "!(self.lowerAscii() in ['accept', 'accept-encoding', 'connection', 'content-encoding', 'content-length', 'content-type', 'date', 'expect', 'host', 'keep-alive', 'last-event-id', 'mcp-method', 'mcp-name', 'mcp-protocol-version', 'mcp-session-id', 'proxy-connection', 'te', 'trailer', 'transfer-encoding', 'upgrade'])";

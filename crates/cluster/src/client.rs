@@ -20,12 +20,19 @@ const READ_BUFFER: usize = 16 * 1024;
 /// What a client sends its requests through.
 pub type Stack = BoxService<Request<Body>, Response<Incoming>, BoxError>;
 
-/// A builder of a client as `config` says, for layers of one's own. It never sends a request again by itself, whatever
-/// `config.default_retry` says: callers have pauses and bounds of their own.
+/// A builder of a client as `config` says, for layers of one's own. It never sends a request again that may have reached the API
+/// server, whatever `config.default_retry` says: callers have pauses and bounds of their own. One of which nothing was written,
+/// as its connection had been closed while it was unused, goes over another, as with kube's own client.
 ///
 /// # Errors
-/// What is wrong with the certificates or credentials that `config` names.
+/// What is wrong with the certificates or credentials that `config` names; or that it names a proxy, which would be passed by.
 pub fn builder(config: &Config) -> Result<ClientBuilder<Stack>, kube::Error> {
+    if let Some(proxy) = &config.proxy_url {
+        let text = format!(
+            "the API server cannot be asked through the proxy {proxy}; remove proxy-url from the kubeconfig, or HTTPS_PROXY from the environment"
+        );
+        return Err(kube::Error::Service(text.into()));
+    }
     let mut connector = TimeoutConnector::new(config.rustls_https_connector()?);
     connector.set_connect_timeout(config.connect_timeout);
     connector.set_read_timeout(config.read_timeout);
@@ -76,5 +83,34 @@ mod tests {
         }
         assert_eq!(asked(1, READ_BUFFER / 2).await.unwrap(), "x");
         assert!(asked(1, 2 * READ_BUFFER).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_proxy_is_an_error_that_names_it_and_not_passed_by() {
+        let mut config = Config::new("http://127.0.0.1:1".parse().unwrap());
+        config.proxy_url = Some("http://proxy.test:3128".parse().unwrap());
+        let error = builder(&config).err().expect("it is no client").to_string();
+        assert!(error.contains("http://proxy.test:3128"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_request_that_was_sent_and_not_answered_is_not_sent_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let server = tokio::spawn(async move {
+            let mut stream = listener.accept().await.unwrap().0;
+            for answer in ["HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nx", ""] {
+                assert!(stream.read(&mut [0; 4096]).await.unwrap() > 0);
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+            listener
+        });
+        let client = builder(&Config::new(url.parse().unwrap())).unwrap().build();
+        let ask = async || client.request_text(Request::get("/version").body(Vec::new()).unwrap()).await;
+        assert_eq!(ask().await.unwrap(), "x");
+        // The connection is one that was used before, which is where a client may think of another.
+        assert!(ask().await.is_err());
+        let another = server.await.unwrap().into_std().unwrap().accept();
+        assert_eq!(another.unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
     }
 }

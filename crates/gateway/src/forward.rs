@@ -11,10 +11,12 @@ use crate::route::Destination;
 use axum::body::Body;
 use axum::response::Response;
 use berth_api::Reason;
+use berth_mcp::header::is_event_stream;
 use berth_net::client::Target;
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, StatusCode};
+use http::{HeaderMap, Method, Request, StatusCode, header::ACCEPT};
 use std::net::SocketAddr;
+use tokio::time::timeout;
 
 /// What is sent on.
 pub struct Call {
@@ -78,7 +80,18 @@ async fn attempt(gateway: &Gateway, to: &Destination, call: &Call) -> Attempt {
     }
     *request.method_mut() = call.method.clone();
     *request.headers_mut() = call.headers.clone();
-    match gateway.sidecars.request(&target, request).await {
+    let asked = gateway.sidecars.request(&target, request);
+    let answered = if takes_stream(&call.headers) {
+        timeout(gateway.settings.head_wait, asked).await
+    } else {
+        // Nobody can say how long the sidecar may work on the whole answer.
+        Ok(asked.await)
+    };
+    let Ok(answered) = answered else {
+        tracing::warn!(session = %to.session_uid, pod = %to.placement.pod_uid, "the sidecar began no answer in time");
+        return Attempt::Unknown;
+    };
+    match answered {
         Ok(answer) if answer.status() == StatusCode::MISDIRECTED_REQUEST => {
             tracing::info!(session = %to.session_uid, pod = %to.placement.pod_uid, "the sidecar does not hold the session");
             Attempt::NotHeld
@@ -94,4 +107,10 @@ async fn attempt(gateway: &Gateway, to: &Destination, call: &Call) -> Attempt {
             if error.is_before_send() { Attempt::NotSent } else { Attempt::Unknown }
         }
     }
+}
+
+/// Whether the client says that it takes an event stream.
+fn takes_stream(headers: &HeaderMap) -> bool {
+    let mut values = headers.get_all(ACCEPT).iter();
+    values.any(|value| value.as_bytes().split(|byte| *byte == b',').any(|range| is_event_stream(Some(range))))
 }

@@ -21,6 +21,8 @@ pub struct Settings {
     pub settle: Duration,
     /// Pause before a pod that did not accept a call is tried again, when no other place was given meanwhile.
     pub retry_pause: Duration,
+    /// How long a call whose client takes event streams waits for the head of the sidecar's answer.
+    pub head_wait: Duration,
     /// Port of sidecars.
     pub sidecar_port: u16,
     /// Most calls at once, streams that listen among them.
@@ -40,12 +42,18 @@ pub struct Settings {
     pub allowed_hosts: Vec<String>,
 }
 
+/// A sidecar that lives gives a client that takes event streams a head in time: to a request after 15 s, by a stream that it opens
+/// if there is no answer yet, and to a message that wants none after 60 s at most. The rest is margin. Longer waits one whose
+/// process is frozen while its kernel acknowledges, and that would keep the places of calls for ever.
+const HEAD_WAIT: Duration = Duration::from_secs(90);
+
 impl Default for Settings {
     fn default() -> Self {
         Self {
             placement_wait: Duration::from_secs(10),
             settle: Duration::from_secs(1),
             retry_pause: Duration::from_secs(1),
+            head_wait: HEAD_WAIT,
             sidecar_port: berth_wire::SIDECAR_PORT,
             max_calls: 8000,
             body_max: 4 * 1024 * 1024,

@@ -84,6 +84,8 @@ async fn relay(
         ask.may_connect = gateway.authorizer.may_connect(&caller, &path).await?;
     }
     let body = read(gateway, &head.method, body).await?;
+    // A body may take its time: what is waited for begins with the whole of the call.
+    ask.since = Instant::now();
     let call = Call { method: head.method, headers: header::for_sidecar(&head.headers), body };
     let response = forward::forward(gateway, &ask, &call).await;
     response.map(|response| (response, place)).map_err(|refusal| refusal.of(path.server, &call.body))

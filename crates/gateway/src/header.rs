@@ -1,20 +1,21 @@
 //! Which headers go through the gateway. What is not named here stays: credentials, cookies, hosts, origins, proxies' traces.
 
 use crate::respond::Refusal;
+use berth_mcp::header as mcp;
 use http::{HeaderMap, HeaderName, header};
 
 /// Largest head of a request, names and values together, in bytes.
 pub const HEAD_MAX: usize = 64 * 1024;
 
 /// Headers that go on to the sidecar.
-const TO_SIDECAR: [&str; 7] = [
-    "accept",
-    "content-type",
-    "last-event-id",
-    "mcp-method",
-    "mcp-name",
-    "mcp-protocol-version",
-    "mcp-session-id",
+const TO_SIDECAR: [HeaderName; 7] = [
+    header::ACCEPT,
+    header::CONTENT_TYPE,
+    HeaderName::from_static(mcp::LAST_EVENT_ID),
+    HeaderName::from_static(mcp::MCP_METHOD),
+    HeaderName::from_static(mcp::MCP_NAME),
+    HeaderName::from_static(mcp::MCP_PROTOCOL_VERSION),
+    HeaderName::from_static(mcp::MCP_SESSION_ID),
 ];
 /// Parameters of a tool that its schema marks for a header; intermediaries must pass them whatever their name.
 const PARAMETERS: &str = "mcp-param-";
@@ -39,7 +40,7 @@ pub fn check_size(headers: &HeaderMap) -> Result<(), Refusal> {
 
 /// The headers of a client's request that a sidecar gets.
 pub fn for_sidecar(headers: &HeaderMap) -> HeaderMap {
-    keep(headers, |name| TO_SIDECAR.contains(&name.as_str()) || name.as_str().starts_with(PARAMETERS))
+    keep(headers, |name| TO_SIDECAR.contains(name) || name.as_str().starts_with(PARAMETERS))
 }
 
 /// The headers of a sidecar's answer that a client gets.

@@ -8,9 +8,12 @@ use crate::respond::Refusal;
 use http::uri::{Authority, Uri};
 use http::{HeaderMap, header};
 
-/// Checks the host that is asked for against the allowed hosts, then `Origin` against localhost, the allowed origins and the
+/// Checks that there is no more than one `Host`, and the host that is asked for against the allowed hosts, then `Origin` against localhost, the allowed origins and the
 /// host itself where that is an allowed one.
 pub fn check(uri: &Uri, headers: &HeaderMap, settings: &Settings) -> Result<(), Refusal> {
+    if headers.get_all(header::HOST).iter().nth(1).is_some() {
+        return Err(Refusal::ManyHosts);
+    }
     let host = asked_for(uri, headers);
     let host = host.as_ref().map(Authority::host);
     if !settings.allowed_hosts.is_empty() && !host.is_some_and(|host| contains(&settings.allowed_hosts, host))
@@ -27,13 +30,11 @@ pub fn check(uri: &Uri, headers: &HeaderMap, settings: &Settings) -> Result<(), 
     }
 }
 
-/// The host of an absolute request target, else of the only `Host`: the target is what counts where both are there.
+/// The host of an absolute request target, else of `Host`: the target is what counts where both are there.
 fn asked_for(uri: &Uri, headers: &HeaderMap) -> Option<Authority> {
-    let mut hosts = headers.get_all(header::HOST).iter();
-    match (uri.authority(), hosts.next(), hosts.next()) {
-        (Some(target), ..) => Some(target.clone()),
-        (None, Some(host), None) => host.to_str().ok()?.parse().ok(),
-        (None, ..) => None,
+    match uri.authority() {
+        Some(target) => Some(target.clone()),
+        None => headers.get(header::HOST)?.to_str().ok()?.parse().ok(),
     }
 }
 
@@ -126,14 +127,22 @@ mod tests {
     }
 
     #[test]
-    fn the_target_of_a_request_counts_before_its_host_and_two_hosts_are_none() {
+    fn the_target_of_a_request_counts_before_its_host() {
         let given = settings(&[], &["mcp.corp.example"]);
         let target = |host: &str| format!("http://{host}:8080/demo/s/github/mcp").parse().unwrap();
         assert!(check(&target("mcp.corp.example"), &head("evil.example", &[]), &given).is_ok());
         let refused = check(&target("evil.example"), &head("mcp.corp.example", &[]), &given);
         assert_eq!(refused, Err(Refusal::ForbiddenHost));
+    }
+
+    #[test]
+    fn two_hosts_are_refused_whatever_may_be_asked_for() {
+        let target = "http://mcp.corp.example/demo/s/github/mcp".parse().unwrap();
         let mut two = head("mcp.corp.example", &[]);
         two.append(header::HOST, "mcp.corp.example".parse().unwrap());
-        assert_eq!(check(&path(), &two, &given), Err(Refusal::ForbiddenHost));
+        for allowed in [settings(&[], &[]), settings(&[], &["mcp.corp.example"])] {
+            assert_eq!(check(&path(), &two, &allowed), Err(Refusal::ManyHosts));
+            assert_eq!(check(&target, &two, &allowed), Err(Refusal::ManyHosts));
+        }
     }
 }

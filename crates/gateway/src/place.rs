@@ -23,7 +23,7 @@ pub struct Ask<'a> {
     pub user: &'a User,
     /// Whether the user may use sessions of others.
     pub may_connect: bool,
-    /// When it was asked: every wait counts from here.
+    /// When the whole of it had come: every wait counts from here.
     pub since: Instant,
 }
 

@@ -26,6 +26,9 @@ pub enum Refusal {
     /// The host that is asked for is none of ours.
     #[error("this Host is not served; name it in gateway.allowedHosts of the chart (--allowed-host)")]
     ForbiddenHost,
+    /// More than one host is asked for, and those on the way may have gone by another than we would.
+    #[error("the request has more than one Host header; send one (RFC 9112, section 3.2)")]
+    ManyHosts,
     /// No bearer token was sent.
     #[error("a bearer token is required")]
     NoToken,
@@ -109,7 +112,7 @@ impl Refusal {
             Self::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyIncomplete => StatusCode::REQUEST_TIMEOUT,
-            Self::BodyMalformed => StatusCode::BAD_REQUEST,
+            Self::ManyHosts | Self::BodyMalformed => StatusCode::BAD_REQUEST,
             Self::OutcomeUnknown => StatusCode::BAD_GATEWAY,
         }
     }
@@ -123,6 +126,7 @@ impl Refusal {
             | Self::Method
             | Self::ForbiddenOrigin
             | Self::ForbiddenHost
+            | Self::ManyHosts
             | Self::NoToken
             | Self::BadToken
             | Self::BodyIncomplete
@@ -158,6 +162,7 @@ impl Refusal {
             | Self::OutcomeUnknown => None,
             Self::ForbiddenOrigin => Some("ForbiddenOrigin"),
             Self::ForbiddenHost => Some("ForbiddenHost"),
+            Self::ManyHosts => Some("ManyHosts"),
             Self::NoToken | Self::BadToken => Some("Unauthorized"),
             Self::ReviewUnavailable => Some("ReviewUnavailable"),
             Self::Method => Some("MethodNotAllowed"),

@@ -97,7 +97,7 @@ struct Shared<K, P> {
     flights: Flights<K, P>,
     places_known: Semaphore,
     places: Semaphore,
-    /// The last review of any key had no answer.
+    /// The last review of any key to be over had no answer, or no place in time to be sent.
     failing: AtomicBool,
     bounds: Bounds,
     kind: ReviewKind,

@@ -22,8 +22,7 @@ pub const SESSION_UNKNOWN: i32 = -32001;
 
 /// The upstream could not be reached or refused; the request was not carried out. `data.reason` says why.
 pub const UPSTREAM_TROUBLE: i32 = -32050;
-/// The connection was lost after the request may have been sent; whether it was carried out is unknown, and it was not
-/// sent again.
+/// The request was sent, and the connection was lost or the answer does not tell whether it was carried out; it was not sent again.
 pub const OUTCOME_UNKNOWN: i32 = -32051;
 /// The session ended while the request ran; it was cancelled.
 pub const CANCELLED: i32 = -32052;

@@ -18,3 +18,9 @@ pub const UNSUBSCRIBE: &str = "resources/unsubscribe";
 pub const RESOURCE_UPDATED: &str = "notifications/resources/updated";
 /// The end of notifications that a list of the server's has changed.
 pub const LIST_CHANGED: &str = "/list_changed";
+/// Those that MCP knows.
+pub const LISTS_CHANGED: [&str; 3] = [
+    "notifications/tools/list_changed",
+    "notifications/prompts/list_changed",
+    "notifications/resources/list_changed",
+];

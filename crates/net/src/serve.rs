@@ -6,7 +6,9 @@ use crate::socket::{self, End};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use http::header::{CONNECTION, RETRY_AFTER};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -29,6 +31,9 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause after a failed accept, so that running out of descriptors does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Connections of operators that have room beyond those of all others: some requests at once and a stream, of the leader and of
+/// the one before it. Whatever gateways keep open, a sidecar takes its orders.
+const FOR_OPERATORS: usize = 256;
 /// How long connections may go on once a server by [`serve`] is asked to end.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(25);
 
@@ -48,8 +53,21 @@ impl App for Router {
     }
 }
 
-/// Serves `app` on `listener` until `cancel`; with an identity, over mutual TLS. At most `max_connections` are open at once;
-/// more wait to be accepted. Returns when all are closed, or [`DRAIN_TIMEOUT`] after `cancel`.
+/// Says to one whose connection has no place that it may come again.
+#[derive(Clone)]
+struct Full;
+
+impl App for Full {
+    async fn answer(&self, _: Option<Peer>, _: Request) -> Response {
+        let headers = [(CONNECTION, "close"), (RETRY_AFTER, "1")];
+        let text = "as many connections are open as may be; try again\n";
+        (StatusCode::SERVICE_UNAVAILABLE, headers, text).into_response()
+    }
+}
+
+/// Serves `app` on `listener` until `cancel`; with an identity, over mutual TLS. At most `max_connections` are open at once.
+/// Over plain TCP more wait to be accepted. Over mutual TLS an operator needs no place among them, and anybody else who finds
+/// none gets 503. Returns when all are closed, or [`DRAIN_TIMEOUT`] after `cancel`.
 pub async fn serve(
     listener: TcpListener,
     identity: Option<Identity>,
@@ -69,7 +87,10 @@ pub async fn serve_and_drain(
     drain: Duration,
     cancel: CancellationToken,
 ) {
-    let slots = Arc::new(Semaphore::new(max_connections));
+    let beyond = if identity.is_some() { FOR_OPERATORS } else { 0 };
+    let slots = Arc::new(Semaphore::new(max_connections + beyond));
+    // Who a peer is shows after its handshake.
+    let places = Arc::new(Semaphore::new(max_connections));
     let graceful = GracefulShutdown::new();
     loop {
         let accepted = async {
@@ -82,10 +103,11 @@ pub async fn serve_and_drain(
         };
         let Some((stream, slot)) = accepted else { continue };
         let (app, watcher, identity) = (app.clone(), graceful.watcher(), identity.clone());
+        let places = places.clone();
         tokio::spawn(async move {
             let _slot = slot;
             match identity {
-                Some(identity) => run_tls(stream, identity, app, watcher).await,
+                Some(identity) => run_tls(stream, identity, app, watcher, &places).await,
                 None => run_http(stream, None, app, watcher).await,
             }
         });
@@ -139,7 +161,7 @@ async fn accept(listener: &TcpListener) -> Option<TcpStream> {
     }
 }
 
-async fn run_tls(stream: TcpStream, identity: Identity, app: impl App, watcher: Watcher) {
+async fn run_tls(stream: TcpStream, identity: Identity, app: impl App, watcher: Watcher, places: &Semaphore) {
     let handshake = TlsAcceptor::from(identity.server_config()).accept(stream);
     let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
         Ok(Ok(stream)) => stream,
@@ -147,6 +169,10 @@ async fn run_tls(stream: TcpStream, identity: Identity, app: impl App, watcher: 
         Err(_) => return tracing::debug!("TLS handshake timed out"),
     };
     let peer = Peer::from_chain(stream.get_ref().1.peer_certificates());
+    let place = (peer != Peer::Operator).then(|| places.try_acquire());
+    if matches!(place, Some(Err(_))) {
+        return Box::pin(run_http(stream, Some(peer), Full, watcher)).await;
+    }
     run_http(stream, Some(peer), app, watcher).await;
 }
 

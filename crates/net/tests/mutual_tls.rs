@@ -201,3 +201,55 @@ async fn a_request_that_outlives_the_drain_is_cut_as_unanswered() {
     let (answer, ()) = tokio::join!(ask(&client, address, "uid-a"), ended);
     assert!(matches!(answer, Err(PeerError::NoAnswer { .. })), "{answer:?}");
 }
+
+#[tokio::test]
+async fn gateways_whose_calls_hang_keep_no_operator_out() {
+    let ca = Ca::new();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (called, mut calls) = tokio::sync::mpsc::channel(1);
+    let app = Router::new()
+        .route("/who", get(|Extension(peer): Extension<Peer>| async move { format!("{peer:?}") }))
+        .route(
+            "/hang",
+            get(move || async move {
+                called.send(()).await.unwrap();
+                std::future::pending::<()>().await;
+            }),
+        );
+    let cancel = CancellationToken::new();
+    let _server = cancel.clone().drop_guard();
+    tokio::spawn(serve(listener, Some(ca.server_identity("uid-a")), app, 2, cancel));
+    let asked = async |uri: &str, path: &str| {
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        let client = PeerClient::new(ca.client(uri));
+        let target = Target::sidecar(address, "uid-a");
+        let answer = client.request(&target, request);
+        tokio::time::timeout(std::time::Duration::from_secs(10), answer)
+            .await
+            .expect("it is answered")
+            .unwrap()
+    };
+    let hanging: Vec<_> = (0..2)
+        .map(|_| {
+            let client = PeerClient::new(ca.client(GATEWAY_URI));
+            let request = Request::get("/hang").body(Body::empty()).unwrap();
+            tokio::spawn(async move { client.request(&Target::sidecar(address, "uid-a"), request).await })
+        })
+        .collect();
+    for _ in &hanging {
+        calls.recv().await.unwrap();
+    }
+    assert_eq!(asked(OPERATOR_URI, "/who").await.status(), 200);
+    for uri in [GATEWAY_URI, "berth://other"] {
+        let refused = asked(uri, "/who").await;
+        assert_eq!(
+            (refused.status().as_u16(), &refused.headers()["retry-after"]),
+            (503, &"1".parse().unwrap())
+        );
+    }
+    // A place is free again once a call is over.
+    hanging[0].abort();
+    let served = async { while asked(GATEWAY_URI, "/who").await.status() != 200 {} };
+    tokio::time::timeout(std::time::Duration::from_secs(10), served).await.expect("a place is free");
+}

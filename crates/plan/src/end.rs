@@ -2,8 +2,8 @@
 //!
 //! Each step may have been done before, in part, by a process that is gone. The whole is bounded: by drain + close + 10 s
 //! after the deletion, or `HEARING` after the operator began to lead where that is later and something is silent, the end is told with
-//! whatever was not confirmed. Each sidecar is asked at least
-//! once before that, however late it is: an operator that was away asks first.
+//! whatever was not confirmed. Each sidecar is asked at least once before that, however late it is, except one that is known to
+//! hang: an operator that was away asks first.
 
 pub mod record;
 pub mod report;
@@ -146,7 +146,8 @@ pub fn next(ending: &Ending, observed: &Observed<'_>, now: Moment) -> Step {
     if holdings.iter().all(Holding::is_over) && !observed.unheard {
         return report();
     }
-    // Asking comes before the bound: it is itself bounded, and what is never asked would live on.
+    // Asking comes before the bound: it is itself bounded, and what is never asked would live on. One that hangs counts as silent
+    // without a request, until it says something or the next probe is due.
     let unasked = unasked(holdings);
     if !unasked.is_empty() {
         return Step::Close(unasked);

@@ -9,6 +9,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Unit of the budget, in bytes.
 const UNIT: usize = 1024;
+/// How often a body is held for a moment: as it came, and as it goes on.
+pub(crate) const COPIES: usize = 2;
 
 /// How many bytes of bodies may be held at once; clones share it.
 #[derive(Clone)]

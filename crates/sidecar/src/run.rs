@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 /// How often the identity's files are looked at.
 const FOLLOW: Duration = Duration::from_secs(10);
-/// Connections of operators and gateways at once.
+/// Connections of gateways at once: operators have room of their own, see [`serve::serve`].
 const MAX_CONNECTIONS: usize = 4096;
 /// Connections to health and metrics at once.
 const MAX_ADMIN_CONNECTIONS: usize = 32;

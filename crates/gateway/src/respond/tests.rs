@@ -127,6 +127,7 @@ fn every_refusal_of_a_call_has_the_code_and_reason_that_clients_can_act_on() {
         (Refusal::Method, -32600, "MethodNotAllowed"),
         (Refusal::ForbiddenOrigin, -32600, "ForbiddenOrigin"),
         (Refusal::ForbiddenHost, -32600, "ForbiddenHost"),
+        (Refusal::ManyHosts, -32600, "ManyHosts"),
         (Refusal::NoToken, -32600, "Unauthorized"),
         (Refusal::BadToken, -32600, "Unauthorized"),
         (Refusal::ReviewUnavailable, -32603, "ReviewUnavailable"),

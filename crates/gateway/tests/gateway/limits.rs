@@ -137,6 +137,15 @@ async fn a_page_of_another_origin_is_403_before_its_token_is_looked_at() {
 }
 
 #[tokio::test]
+async fn a_request_with_two_hosts_is_400() {
+    let world = World::new().await;
+    world.place();
+    let answer = world.call(&head("POST", PATH, &[TOKEN, "host: gateway.test", "content-length: 0"])).await;
+    assert_eq!((answer.status, &answer.error()["data"]["reason"]), (400, &"ManyHosts".into()));
+    assert_eq!(world.sidecar.count(), 0);
+}
+
+#[tokio::test]
 async fn a_page_that_was_rebound_to_us_is_403_though_its_host_is_its_origin() {
     let world = World::new().await;
     world.place();

@@ -1,6 +1,6 @@
 //! Where calls go while places come, change and go.
 
-use crate::client::{Client, post};
+use crate::client::{Client, get, post};
 use crate::sidecar::{Script, Sidecar, start_losing};
 use crate::world::{PATH, SERVER_UID, World, settings, soon};
 use berth_gateway::Settings;
@@ -191,4 +191,47 @@ async fn a_session_whose_server_is_deleted_says_so_at_once_to_callers_new_and_wa
     }
     assert_eq!(world.sidecar.count(), 2);
     world.baseline().await;
+}
+
+/// A sidecar that is frozen while its kernel acknowledges what comes.
+#[tokio::test]
+async fn a_sidecar_that_begins_no_answer_in_time_is_given_up_where_the_client_takes_a_stream() {
+    let world = World::with(Settings { head_wait: Duration::from_millis(100), ..settings() }).await;
+    world.place();
+    let held = || {
+        let (sender, receiver) = tokio::sync::mpsc::channel(1);
+        world.sidecar.script(Script::Hang(receiver));
+        sender
+    };
+    let patient = held();
+    let plain = post(PATH, "alice", "{}").replace(", text/event-stream", "");
+    let _plain = Client::send(world.address, &plain).await;
+    world.sidecar.reached(1).await;
+    for call in [post(PATH, "alice", r#"{"jsonrpc":"2.0","id":7,"method":"ping"}"#), get(PATH, "alice")] {
+        let given_up = held();
+        let answer = world.call(&call).await;
+        let body: serde_json::Value = serde_json::from_str(&answer.body).unwrap();
+        assert_eq!((answer.status, &body["error"]["data"]["reason"]), (502, &"OutcomeUnknown".into()));
+        soon("the sidecar's side of the call is over", given_up.closed()).await;
+    }
+    // Its client has nothing to see before the whole answer, and was asked before the others.
+    assert!(!patient.is_closed());
+    assert_eq!(world.sidecar.count(), 3);
+}
+
+#[tokio::test]
+async fn the_wait_for_a_place_begins_when_the_body_has_come() {
+    let wait = Duration::from_millis(200);
+    let world = World::with(Settings { placement_wait: wait, ..settings() }).await;
+    world.apply(&json!({}), &json!({}));
+    let call = post(PATH, "alice", "{}");
+    let (head, body) = call.split_at(call.len() - 1);
+    let mut client = Client::send(world.address, head).await;
+    world.metric_reaches("berth_gateway_requests_in_flight", 1.0).await;
+    // The upload takes longer than a place is waited for.
+    tokio::time::sleep(2 * wait).await;
+    let whole = std::time::Instant::now();
+    client.write(body.as_bytes()).await;
+    assert_eq!(client.read_all().await.status, 503);
+    assert!(whole.elapsed() >= wait, "{:?}", whole.elapsed());
 }

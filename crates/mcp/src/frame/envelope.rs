@@ -1,6 +1,6 @@
 //! The members that are looked at, borrowed from the text. Unknown members are skipped, doubled known ones refused.
 
-use super::{FrameError, Token};
+use super::{FrameError, MAX_TOKEN, Token};
 use serde::{Deserialize, Deserializer};
 use serde_json::error::Category;
 use serde_json::value::RawValue;
@@ -103,7 +103,8 @@ pub(super) fn read_id<'a>(
     raw: &'a RawValue,
     member: &'static str,
 ) -> Result<Token<'a>, FrameError> {
-    Token::within(text, raw.get()).ok_or(FrameError::TokenType(member))
+    let token = Token::within(text, raw.get()).ok_or(FrameError::TokenType(member))?;
+    if token.raw().len() > MAX_TOKEN { Err(FrameError::TokenTooLong(member)) } else { Ok(token) }
 }
 
 pub(super) fn read_method(raw: &RawValue) -> Result<Cow<'_, str>, FrameError> {

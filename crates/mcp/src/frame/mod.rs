@@ -10,7 +10,7 @@ mod token;
 
 pub use mark::{REINITIALIZED, mark_reinitialized};
 pub use splice::splice;
-pub use token::{Token, TokenKey};
+pub use token::{MAX_TOKEN, Token, TokenKey};
 
 use crate::{error, method};
 use envelope::{Cancelled, Envelope, Params, Progress, RequestParams, read_id, read_method};
@@ -78,6 +78,9 @@ pub enum FrameError {
     /// An id or token of another type.
     #[error("member {0:?} must be a string or a number")]
     TokenType(&'static str),
+    /// An id or token longer than [`MAX_TOKEN`].
+    #[error("member {0:?} must have at most {MAX_TOKEN} bytes")]
+    TokenTooLong(&'static str),
     /// `method` is not a string.
     #[error("member \"method\" must be a string")]
     MethodType,

@@ -107,6 +107,36 @@ fn ids_and_tokens_are_strings_or_numbers() {
 }
 
 #[test]
+fn ids_and_tokens_have_a_bound() {
+    let (longest, longer) =
+        (format!("\"{}\"", "x".repeat(MAX_TOKEN - 2)), format!("\"{}\"", "x".repeat(MAX_TOKEN - 1)));
+    let digits = "1".repeat(MAX_TOKEN + 1);
+    for (name, message) in [
+        ("id", r#"{"jsonrpc":"2.0","id":TOKEN,"method":"x"}"#),
+        ("id", r#"{"jsonrpc":"2.0","id":TOKEN,"result":{}}"#),
+        ("id", r#"{"jsonrpc":"2.0","id":TOKEN,"error":{}}"#),
+        (
+            "progressToken",
+            r#"{"jsonrpc":"2.0","id":1,"method":"x","params":{"_meta":{"progressToken":TOKEN}}}"#,
+        ),
+        (
+            "progressToken",
+            r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":TOKEN}}"#,
+        ),
+        ("requestId", r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":TOKEN}}"#),
+    ] {
+        let whole = message.replace("TOKEN", &longest);
+        assert!(Frame::parse(&whole).is_ok(), "{message}");
+        for token in [&longer, &digits] {
+            let whole = message.replace("TOKEN", token);
+            let error = Frame::parse(&whole).expect_err(message);
+            assert_eq!(error.to_string(), format!("member {name:?} must have at most 1024 bytes"));
+            assert_eq!(error.code(), error::INVALID_REQUEST);
+        }
+    }
+}
+
+#[test]
 fn parameters_that_are_no_object_pass() {
     for params in ["[1,2]", "null", "3"] {
         let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"x","params":{params}}}"#);

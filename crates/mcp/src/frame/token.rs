@@ -2,6 +2,11 @@
 
 use std::ops::Range;
 
+/// Longest id or progress token, in bytes as spelled. A relay keeps them as long as a request runs, and puts the one of its client
+/// into each message about it, so that an unbounded one would make much of little. JSON-RPC and MCP set no bound; those in use are
+/// numbers and UUIDs.
+pub const MAX_TOKEN: usize = 1024;
+
 /// An id or progress token and where it stands in its message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token<'a> {

@@ -4,6 +4,10 @@ use super::Event;
 use std::collections::VecDeque;
 use std::string::FromUtf8Error;
 
+/// Longest `id` or `event` of an event, in bytes; a longer one is ignored, as if it were not there. A reader keeps the last id to
+/// take the stream up again, and sends it in a header. The standard sets no bound.
+pub const MAX_FIELD: usize = 1024;
+
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
 /// An event was larger than the decoder's bound. It was skipped; the stream can be read on.
@@ -75,8 +79,11 @@ impl Decoder {
 
     /// Bytes held: of the event that is being read, and of those that are not yet taken.
     pub fn held(&self) -> usize {
-        let ready = self.ready.iter().flatten().map(|event| event.data.len()).sum::<usize>();
-        self.size() + ready
+        let ready = self.ready.iter().map(|event| match event {
+            Ok(event) => event.data.len() + size_of(event),
+            Err(skipped) => length(skipped.id.as_ref()),
+        });
+        self.size() + ready.sum::<usize>()
     }
 
     fn extend_line(&mut self, piece: &[u8]) {
@@ -97,8 +104,7 @@ impl Decoder {
 
     /// Bytes held of the event that is being read.
     fn size(&self) -> usize {
-        let text = |field: &Option<String>| field.as_ref().map_or(0, String::len);
-        self.line.len() + text(&self.data) + text(&self.event.event) + text(&self.event.id)
+        self.line.len() + length(self.data.as_ref()) + size_of(&self.event)
     }
 
     fn end_line(&mut self) {
@@ -137,6 +143,9 @@ impl Decoder {
             let before = line.len() - value.len();
             return self.data(line, before);
         }
+        if value.len() > MAX_FIELD {
+            return;
+        }
         let value = String::from_utf8_lossy(value);
         match name {
             b"event" => self.event.event = Some(value.into_owned()),
@@ -162,4 +171,13 @@ impl Decoder {
             self.data = Some(text.unwrap_or_else(lossy));
         }
     }
+}
+
+/// Bytes of an event but for its data.
+fn size_of(event: &Event) -> usize {
+    length(event.event.as_ref()) + length(event.id.as_ref())
+}
+
+fn length(field: Option<&String>) -> usize {
+    field.map_or(0, String::len)
 }

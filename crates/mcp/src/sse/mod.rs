@@ -3,7 +3,7 @@
 mod decode;
 mod encode;
 
-pub use decode::{Decoder, TooLarge};
+pub use decode::{Decoder, MAX_FIELD, TooLarge};
 pub use encode::{COMMENT, encode};
 
 /// One event.

@@ -75,6 +75,25 @@ fn what_a_decoder_holds_is_counted_until_it_is_taken() {
     assert_eq!(decoder.held(), 3);
     assert_eq!(decoder.next_event().unwrap().unwrap().data, "678");
     assert_eq!(decoder.held(), 0);
+    decoder.feed(b"event: abc\nid: 12\ndata: 3\n\nid: 4567");
+    assert_eq!(decoder.held(), 6 + "id: 4567".len());
+    decoder.feed(b"\n");
+    assert_eq!(decoder.held(), 6 + 4);
+    decoder.feed(format!("data: {}\n\n", "x".repeat(LIMIT)).as_bytes());
+    assert_eq!(decoder.held(), 6 + 4, "the id of an event that was skipped");
+    assert!(decoder.next_event().unwrap().is_ok() && decoder.next_event().unwrap().is_err());
+    assert_eq!(decoder.held(), 0);
+}
+
+#[test]
+fn an_id_or_name_over_the_bound_is_as_if_it_were_not_there() {
+    let (longest, longer) = ("x".repeat(MAX_FIELD), "x".repeat(MAX_FIELD + 1));
+    let stream = format!(
+        "event: {longest}\nid: {longest}\ndata: a\n\nid: 7\nevent: {longer}\nid: {longer}\ndata: b\n\nid: {longer}\n\n"
+    );
+    let first = Event { event: Some(longest.clone()), id: Some(longest), ..data("a") };
+    let second = Event { id: Some("7".into()), ..data("b") };
+    assert_eq!(decode(&[stream.as_bytes()]), [Ok(first), Ok(second)]);
 }
 
 proptest! {

@@ -41,10 +41,23 @@ impl Answer {
             Self::Json(text) | Self::Opened(text, _) | Self::Unknown(text) => {
                 let data = String::from_utf8_lossy(&text).into_owned();
                 let event = encode(&Event { event: Some("message".to_owned()), data, ..Event::default() });
+                let event = Bytes::from_owner(Covered { event, _by: text });
                 streams::iter([event]).boxed()
             }
             Self::Stream(events) => ReceiverStream::new(events).boxed(),
         }
+    }
+}
+
+/// An event that holds the text that it was made of, as the charge of that covers it too.
+struct Covered {
+    event: Bytes,
+    _by: Bytes,
+}
+
+impl AsRef<[u8]> for Covered {
+    fn as_ref(&self) -> &[u8] {
+        &self.event
     }
 }
 
@@ -148,6 +161,7 @@ pub(super) fn too_many_clients(id: Option<&str>) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::{Budget, COPIES};
     use http_body_util::BodyExt;
     use tokio::sync::oneshot;
     use tokio::time::Instant;
@@ -193,5 +207,22 @@ mod tests {
         let message = "event: message\ndata: {\"a\":\ndata: 1}\n\n";
         assert_eq!(next(&mut body).await.as_deref(), Some(message));
         assert_eq!(next(&mut body).await, None);
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_becomes_an_event_is_covered_until_its_last_byte_is_gone() {
+        let budget = Budget::mebibytes(1);
+        let text = "x".repeat(100 * 1024);
+        let mut charge = budget.charge();
+        charge.cover(COPIES * text.len()).unwrap();
+        let charged = budget.left();
+        let mut events = Answer::Json(charge.attach(text)).into_events();
+        let mut event = events.next().await.unwrap();
+        drop(events);
+        let last = event.split_off(event.len() - 1);
+        drop(event);
+        assert_eq!((&last[..], budget.left()), (&b"\n"[..], charged));
+        drop(last);
+        assert_eq!(budget.left(), budget.whole());
     }
 }

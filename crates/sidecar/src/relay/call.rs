@@ -10,7 +10,7 @@ use super::reply::Reply;
 use super::resume::Resume;
 use super::{ask, fan};
 use crate::bounds::millis;
-use crate::budget::Charge;
+use crate::budget::{COPIES, Charge};
 use crate::session::{Aside, CallError, CallGuard, Session, Turn, Via};
 use crate::upstream::{
     Body, Connection, Loss, REFUSAL_LIMIT, SendError, is_session_lost_message, session_loss,
@@ -31,12 +31,10 @@ const LINGER: (Duration, usize) = (Duration::from_secs(1), 64 * 1024);
 /// So many messages that came on the side are passed on before the answer gets its turn.
 const ASIDES: usize = 64;
 
-/// How often an answer is held for a moment: as it came, and as it goes to the client.
-pub(super) const COPIES: usize = 2;
-
 /// A call that runs.
 pub(super) struct Call {
     guard: CallGuard,
+    /// Its turn, until that has come.
     turn: Option<Turn>,
     ids: Ids,
     /// The request, mapped.
@@ -111,7 +109,7 @@ impl Call {
                 CallError::TimedOut(millis) => CallError::NoTurn(millis),
                 other => other,
             })?;
-            self.turn = Some(turn);
+            self.reply.begin(turn);
         }
         let mut resent = false;
         loop {
@@ -132,7 +130,7 @@ impl Call {
                 let text = self.attended(response.body_mut().text(REFUSAL_LIMIT)).await?.unwrap_or_default();
                 match session_loss(status, &text).filter(|_| connection.has_session_id()) {
                     Some(loss) => loss,
-                    None => return Err(self.refused(self.refusal(status, &text, response.headers()))),
+                    None => return Err(self.refusal(status, &text, response.headers())),
                 }
             };
             // The upstream refused the request for the sake of its session: it was not carried out.
@@ -169,14 +167,14 @@ impl Call {
             let text = self.attended(text).await?;
             let text = text.map_err(|error| self.unreadable(connection, &error))?;
             let Inbound::Last { text, is_result } = self.ids.inbound(text) else {
-                return Err(self.refused(self.not_mcp("the answer is not a response to the request")));
+                return Err(self.unknown(self.not_mcp("the answer is not a response to the request")));
             };
             if !is_result && connection.has_session_id() && is_session_lost_message(&text, false) {
                 return Ok(None);
             }
             self.last(connection, text, is_result, held).await?;
         } else {
-            return Err(self.refused(self.not_mcp("the answer is neither JSON nor an event stream")));
+            return Err(self.unknown(self.not_mcp("the answer is neither JSON nor an event stream")));
         }
         self.session().note(None);
         Ok(Some(body))

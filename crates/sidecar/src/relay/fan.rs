@@ -2,14 +2,15 @@
 
 use super::ask;
 use super::outside::{self, Outside};
-use crate::budget::Charge;
-use crate::session::{Aside, Refused, Scope, Session, Via};
+use crate::budget::{COPIES, Charge};
+use crate::session::{Aside, News, PAUSE, Refused, Scope, Session, Via};
 use crate::upstream::Connection;
 use berth_mcp::error;
 use berth_mcp::frame::{Frame, TokenKey, splice};
 use berth_mcp::sse::{Event, encode};
 use bytes::Bytes;
 use std::sync::Arc;
+use tokio::time::sleep;
 
 /// Passes on a message that came on the upstream's own stream; `held` covers it twice.
 pub(super) fn dispatch(session: &Arc<Session>, connection: &Arc<Connection>, text: String, held: Charge) {
@@ -23,6 +24,7 @@ pub(super) fn dispatch(session: &Arc<Session>, connection: &Arc<Connection>, tex
             }
         }
         Outside::Updated(uri) => tell(session, text, held, |scope| scope.wants(&uri)),
+        Outside::Changed(list) => changed(session, list, News { text, held, except: None }),
         Outside::News => tell(session, text, held, |_| true),
         Outside::Drop(reason) => dropped(session, reason),
     }
@@ -30,14 +32,39 @@ pub(super) fn dispatch(session: &Arc<Session>, connection: &Arc<Connection>, tex
 
 /// News that came on the answer of a call of `own` concern the session's other clients too.
 pub(super) fn tell_others(session: &Arc<Session>, own: &Arc<Scope>, text: &str) {
-    let uri = outside::uri(text);
     let mut held = session.shared.budget.charge();
-    if held.cover(2 * text.len()).is_err() {
+    if held.cover(COPIES * text.len()).is_err() {
         return dropped(session, "there is no memory for it");
     }
-    tell(session, text.to_owned(), held, |scope| {
+    let text = text.to_owned();
+    if let Some(list) = outside::changed_list(&text) {
+        return changed(session, list, News { text, held, except: Some(own.clone()) });
+    }
+    let uri = outside::uri(&text);
+    tell(session, text, held, |scope| {
         !Arc::ptr_eq(scope, own) && uri.as_ref().is_none_or(|uri| scope.wants(uri))
     });
+}
+
+/// Tells of a list that changed, unless that was told a moment ago: then the newest news wait for the end of the pause.
+fn changed(session: &Arc<Session>, list: &'static str, news: News) {
+    let Some(news) = session.storms.hear(list, news) else { return };
+    tell_of_change(session, news);
+    let again = session.clone();
+    session.spawn(async move {
+        loop {
+            tokio::select! {
+                () = sleep(PAUSE) => {}
+                () = again.fenced().cancelled() => return,
+            }
+            let Some(news) = again.storms.newest(list) else { return };
+            tell_of_change(&again, news);
+        }
+    });
+}
+
+fn tell_of_change(session: &Arc<Session>, News { text, held, except }: News) {
+    tell(session, text, held, |scope| !except.as_ref().is_some_and(|except| Arc::ptr_eq(scope, except)));
 }
 
 /// The server wants no answer any more to a request that it made: tells the client that was handed it.

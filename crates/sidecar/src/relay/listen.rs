@@ -1,7 +1,7 @@
 //! GET of a client: a stream for what the server says outside of calls.
 
-use super::answer::{kept_alive, not_held, refuse, stream};
-use super::{accepts_stream, ask, scope_of, source};
+use super::answer::{kept_alive, refuse, stream};
+use super::{accepts_stream, ask, scope_for_work, source};
 use crate::session::{Inbox, Listener, Offer, Scope, Session, Via};
 use axum::response::Response;
 use berth_mcp::error;
@@ -19,10 +19,7 @@ const COME_BACK: Duration = Duration::from_secs(5);
 
 /// Opens the stream. 405 if the upstream has none.
 pub(super) async fn open(session: &Arc<Session>, headers: &HeaderMap) -> Response {
-    if !session.takes_work() {
-        return not_held();
-    }
-    let scope = match scope_of(session, headers, None) {
+    let scope = match scope_for_work(session, headers, None) {
         Ok(scope) => scope,
         Err(response) => return *response,
     };

@@ -3,7 +3,7 @@
 //! [`request`] takes a client's request and [`call`] relays it, [`attached`] to its client as long as that is there;
 //! [`message`] is what wants no answer, [`map`] turns ids.
 //! [`listen`] is a client's GET, [`source`] the upstream's own stream behind it, [`fan`] what comes on that, [`resubscribe`] sees to
-//! it that this goes on after a loss; [`ask`] hands a client what the server asks. `initialize` and `ping` end here.
+//! it that this goes on after a loss; [`ask`] hands a client what the server asks. [`initialize`] and `ping` end here.
 
 mod answer;
 mod ask;
@@ -11,6 +11,7 @@ mod attached;
 mod call;
 mod clock;
 mod fan;
+mod initialize;
 mod listen;
 mod map;
 mod message;
@@ -23,10 +24,8 @@ mod resume;
 mod source;
 
 use crate::registry::Registry;
-use crate::session::{CallError, NoScope, Scope, Session};
-use answer::{
-    Answer, SESSION_ID, json, not_held, not_initialized, refuse, respond, scope_unknown, too_many_clients,
-};
+use crate::session::{NoScope, Scope, Session};
+use answer::{SESSION_ID, json, not_held, not_initialized, refuse, scope_unknown, too_many_clients};
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
@@ -88,13 +87,15 @@ async fn receive(session: &Arc<Session>, headers: &HeaderMap, body: Body) -> Res
     if let Frame::Request { id, method, params, .. } = &frame
         && method == method::INITIALIZE
     {
-        return initialize(session, id.raw(), params.unwrap_or("{}"), accepts_stream(headers)).await;
+        let opening = initialize::Opening { id: id.raw(), params: params.unwrap_or("{}"), charge };
+        return opening.open(session, accepts_stream(headers)).await;
     }
-    let request_id = match &frame {
-        Frame::Request { id, .. } => Some(id.raw()),
-        Frame::Notification { .. } | Frame::Response { .. } => None,
+    let scope = match &frame {
+        Frame::Request { id, .. } => scope_for_work(session, headers, Some(id.raw())),
+        // They may belong to what still runs in a session that ends.
+        Frame::Notification { .. } | Frame::Response { .. } => scope_of(session, headers, None),
     };
-    let scope = match scope_of(session, headers, request_id) {
+    let scope = match scope {
         Ok(scope) => scope,
         Err(response) => return *response,
     };
@@ -110,37 +111,6 @@ async fn receive(session: &Arc<Session>, headers: &HeaderMap, body: Body) -> Res
     }
 }
 
-/// Opens a client scope on the session's connection, which is made if there is none.
-async fn initialize(session: &Arc<Session>, id: &str, params: &str, accepts_stream: bool) -> Response {
-    let Some((desired, books)) = session.begin_initialize() else { return not_held() };
-    let server = desired.server.name.clone();
-    // Its token is known before anything else is, so that it can go with an answer that is late.
-    let client = session.new_client(params);
-    let token = client.as_ref().and_then(|client| HeaderValue::try_from(&client.token).ok());
-    let (Some(client), Some(token)) = (client, token) else {
-        let text = "the sidecar has no randomness for a session id";
-        return refuse(StatusCode::INTERNAL_SERVER_ERROR, error::INTERNAL, text, Some(id));
-    };
-    let params: Arc<str> = params.into();
-    let (session, id, early) = (session.clone(), id.to_owned(), token.clone());
-    let answer = async move {
-        let _books = books;
-        let opened = async {
-            let connection = session.connection(Some(&params)).await?;
-            match session.open_scope(client, &connection) {
-                Ok(()) => Ok(render_result(&id, &connection.initialize_result)),
-                Err(NoScope::Unknown) => Err(CallError::Ending),
-                Err(NoScope::TooMany) => Err(CallError::TooManyClients),
-            }
-        };
-        match opened.await {
-            Ok(text) => Answer::Opened(text.into(), token),
-            Err(error) => Answer::Json(error.render(&server, &id, false).into()),
-        }
-    };
-    respond(answer, accepts_stream, Some(early)).await
-}
-
 fn close_scope(session: &Arc<Session>, headers: &HeaderMap) -> Response {
     let Some(token) = headers.get(SESSION_ID) else { return not_initialized(None) };
     let Ok(scope) = token.to_str().map_err(|_| NoScope::Unknown).and_then(|token| session.close_scope(token))
@@ -153,6 +123,16 @@ fn close_scope(session: &Arc<Session>, headers: &HeaderMap) -> Response {
     StatusCode::NO_CONTENT.into_response()
 }
 
+/// The scope that a request for something new names. Whether there can be anything new is asked first: a session that ends here may
+/// go on elsewhere, and its clients are known there.
+fn scope_for_work(
+    session: &Session,
+    headers: &HeaderMap,
+    id: Option<&str>,
+) -> Result<Arc<Scope>, Box<Response>> {
+    if session.takes_work() { scope_of(session, headers, id) } else { Err(Box::new(not_held())) }
+}
+
 /// The scope that the request names.
 fn scope_of(session: &Session, headers: &HeaderMap, id: Option<&str>) -> Result<Arc<Scope>, Box<Response>> {
     let Some(token) = headers.get(SESSION_ID) else { return Err(Box::new(not_initialized(id))) };
@@ -161,6 +141,7 @@ fn scope_of(session: &Session, headers: &HeaderMap, id: Option<&str>) -> Result<
         Ok(scope) if session.has_lost_state_of(&scope) => Err(Box::new(scope_unknown(id))),
         Ok(scope) => Ok(scope),
         Err(NoScope::Unknown) => Err(Box::new(scope_unknown(id))),
+        Err(NoScope::Ending) => Err(Box::new(not_held())),
         Err(NoScope::TooMany) => Err(Box::new(too_many_clients(id))),
     }
 }

@@ -18,6 +18,8 @@ pub(super) enum Outside {
     Progress(u64),
     /// The resource of this URI changed, for those who subscribed.
     Updated(String),
+    /// The list of which this method tells changed, for all clients that listen.
+    Changed(&'static str),
     /// For all clients that listen.
     News,
     /// For nobody, with the reason.
@@ -41,8 +43,21 @@ pub(super) fn read(text: &str) -> Outside {
                 Some(uri) => Outside::Updated(uri),
                 None => Outside::Drop("it names no resource"),
             },
-            _ => Outside::News,
+            method => changed(method).map_or(Outside::News, Outside::Changed),
         },
+    }
+}
+
+/// `method`, if it tells that one of MCP's lists changed. Others may be any number.
+fn changed(method: &str) -> Option<&'static str> {
+    method::LISTS_CHANGED.into_iter().find(|known| *known == method)
+}
+
+/// The list that changed, if a notification of the upstream's tells so.
+pub(super) fn changed_list(text: &str) -> Option<&'static str> {
+    match Frame::parse(text) {
+        Ok(Frame::Notification { method, .. }) => changed(&method),
+        Ok(_) | Err(_) => None,
     }
 }
 
@@ -82,8 +97,12 @@ mod tests {
         );
         assert!(matches!(notification("resources/updated", "{}"), Outside::Drop(_)));
         assert_eq!(notification("cancelled", r#"{"requestId":1}"#), Outside::Withdraw);
-        for news in ["tools/list_changed", "message", "vendor/unknown"] {
+        for news in ["message", "vendor/unknown", "vendor/list_changed"] {
             assert_eq!(notification(news, "{}"), Outside::News);
+        }
+        for list in method::LISTS_CHANGED {
+            let text = format!(r#"{{"jsonrpc":"2.0","method":"{list}"}}"#);
+            assert_eq!((read(&text), changed_list(&text)), (Outside::Changed(list), Some(list)));
         }
         assert_eq!(read(r#"{"jsonrpc":"2.0","id":"p","method":"ping"}"#), Outside::Ping("\"p\"".into()));
         assert_eq!(

@@ -1,6 +1,6 @@
 //! Reads a client's message, within the limit and the budget.
 
-use crate::budget::{Charge, NoRoom};
+use crate::budget::{COPIES, Charge, NoRoom};
 use axum::body::Body;
 use berth_mcp::error;
 use bytes::{Bytes, BytesMut};
@@ -37,7 +37,7 @@ pub(super) async fn message(mut body: Body, limit: usize, charge: &mut Charge) -
         if size > limit {
             return Err(ReadError::TooLarge(limit));
         }
-        charge.cover(2 * size)?;
+        charge.cover(COPIES * size)?;
         whole.extend_from_slice(&data);
     }
     Ok(whole.freeze())

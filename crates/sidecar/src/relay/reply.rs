@@ -2,11 +2,13 @@
 
 use super::answer::Answer;
 use crate::budget::Charge;
+use crate::session::Turn;
 use berth_mcp::sse::{Event, encode};
 use bytes::Bytes;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
-/// Events that wait for a slow client; more make the call wait, and with it the upstream.
+/// Events that wait for a slow client; more make the call wait, and with it the upstream, but no other call.
 const BUFFERED_EVENTS: usize = 16;
 
 /// Where a call's answer goes.
@@ -15,11 +17,18 @@ pub(super) struct Reply {
     events: Option<mpsc::Sender<Bytes>>,
     /// The client takes an event stream.
     accepts_stream: bool,
+    /// The call's turn, given back as soon as the call waits for its client.
+    turn: Option<Turn>,
 }
 
 impl Reply {
     pub(super) fn new(head: oneshot::Sender<Answer>, accepts_stream: bool) -> Self {
-        Self { head: Some(head), events: None, accepts_stream }
+        Self { head: Some(head), events: None, accepts_stream, turn: None }
+    }
+
+    /// The call's turn has come: `turn` is held as long as the client keeps up.
+    pub(super) fn begin(&mut self, turn: Turn) {
+        self.turn = Some(turn);
     }
 
     /// Whether the client is there and takes a stream.
@@ -50,7 +59,16 @@ impl Reply {
     pub(super) async fn event(&mut self, data: String, charge: Charge) -> bool {
         let Some(events) = &self.events else { return false };
         let event = Event { event: Some("message".to_owned()), data, ..Event::default() };
-        let taken = events.send(charge.attach(encode(&event))).await.is_ok();
+        let taken = match events.try_send(charge.attach(encode(&event))) {
+            Ok(()) => true,
+            Err(TrySendError::Closed(_)) => false,
+            Err(TrySendError::Full(event)) => {
+                if let Some(turn) = &mut self.turn {
+                    turn.give_back();
+                }
+                events.send(event).await.is_ok()
+            }
+        };
         if !taken {
             self.events = None;
         }

@@ -1,10 +1,9 @@
 //! Keeps the upstream's own stream, the answer to a GET, as long as clients listen. [`crate::session`] decides when it is asked
 //! for; one task of a session does it, and ends when nobody listens any more.
 
-use super::call::COPIES;
 use super::fan;
 use super::resubscribe::resubscribe;
-use crate::budget::NoRoom;
+use crate::budget::{COPIES, NoRoom};
 use crate::fault;
 use crate::session::{Keep, Offer, Session, StreamStep};
 use crate::upstream::{Body, Carried, Connection, Loss, REFUSAL_LIMIT, SendError, retry_after, session_loss};

@@ -162,6 +162,8 @@ impl Running {
             Reason::RateLimited if access.own_credential => {
                 Failure::Own(Some(&trouble).filter(|_| is_as_now))
             }
+            // Somebody has mended meanwhile whom the session trusts.
+            Reason::TLSUntrusted if !is_as_now => Failure::Own(None),
             _ if trouble.is_the_servers() => Failure::Server(&trouble),
             // One that was refused what it no longer carries may try again.
             _ => Failure::Own(Some(&trouble).filter(|_| is_as_now)),

@@ -42,7 +42,7 @@ pub(crate) enum CallError {
     HeadTooLarge,
     /// The sidecar has no memory for the answer now.
     NoRoom(NoRoom),
-    /// As many calls run and wait as these limits allow.
+    /// There are as many calls as these limits let run and wait.
     TooMany(Limits),
     /// The upstream forgot the state that the client knows of, and the client is to begin anew.
     StateLost,
@@ -114,7 +114,10 @@ impl CallError {
             Self::Ending => "the session is ending; the request was cancelled".to_owned(),
             Self::Cancelled => "the client cancelled the request".to_owned(),
             Self::TimedOut(millis) => {
-                format!("server {server:?} did not answer within {millis} ms; the request was cancelled")
+                format!(
+                    "server {server:?} did not answer, or the client did not read the answer, within {millis} ms; \
+                     the request was cancelled"
+                )
             }
             Self::NoTurn(millis) => format!(
                 "the request waited {millis} ms for its turn and was not sent; wait for other requests of the session \
@@ -126,8 +129,8 @@ impl CallError {
             Self::HeadTooLarge => format!("server {server:?}: {}", SendError::HeadTooLarge),
             Self::NoRoom(reason) => reason.to_string(),
             Self::TooMany(Limits { concurrent_calls, queued_calls, .. }) => format!(
-                "the session runs {concurrent_calls} requests already and {queued_calls} wait; wait for one to \
-                 finish, or raise limits of the McpServer"
+                "the session runs {concurrent_calls} requests already and {queued_calls} wait, for their turn or for \
+                 clients that do not read; wait for one to finish, or raise limits of the McpServer"
             ),
             Self::StateLost => {
                 "Session not found: the upstream forgot it; send initialize again without an Mcp-Session-Id"
@@ -180,7 +183,7 @@ pub(crate) struct Books {
 pub(crate) enum NotBegun {
     /// The session takes no new work.
     Ending,
-    /// As many run and wait as may.
+    /// There are as many as may run and wait.
     Full(Limits),
 }
 
@@ -219,11 +222,11 @@ impl Session {
             if !inner.link.takes_work() {
                 return None;
             }
-            // Under the lock, so that an end that begins now waits for this call.
+            // Under the lock, so that an end that begins now knows of this call and waits for it.
+            self.in_flight.fetch_add(1, Ordering::Relaxed);
             (inner.desired.clone(), self.calls.token())
         };
         self.requests.fetch_add(1, Ordering::Relaxed);
-        self.in_flight.fetch_add(1, Ordering::Relaxed);
         self.tell(Urgency::Soon);
         let held = Held::new(&self.shared.metrics.requests_in_flight);
         Some((desired, Books { session: self.clone(), _held: held, _token: token }))

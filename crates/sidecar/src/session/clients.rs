@@ -20,8 +20,11 @@ pub(crate) struct NewClient {
 /// Why a client has no scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoScope {
-    /// Its token is not of this session, or it ended the scope, or the session is ending.
+    /// Its token is not of this session, or it ended the scope.
     Unknown,
+    /// The session is ending here, and the scope is not held any more, or was not yet. Where the session goes on, if it does, the
+    /// client is known.
+    Ending,
     /// Too many other clients are busy.
     TooMany,
 }
@@ -43,7 +46,7 @@ impl Session {
     pub(crate) fn open_scope(&self, new: NewClient, connection: &Connection) -> Result<(), NoScope> {
         let mut inner = lock(&self.inner);
         if !inner.link.takes_work() {
-            return Err(NoScope::Unknown);
+            return Err(NoScope::Ending);
         }
         let known = Known::of(connection);
         let scope = Scope::new(new.client, new.profile, known, &self.shared.metrics.scopes);
@@ -58,8 +61,11 @@ impl Session {
         if let Some(scope) = inner.scopes.get(&sealed.client) {
             return Ok(scope);
         }
-        if inner.scopes.is_closed(&sealed.client) || !inner.link.takes_work() {
+        if inner.scopes.is_closed(&sealed.client) {
             return Err(NoScope::Unknown);
+        }
+        if !inner.link.takes_work() {
+            return Err(NoScope::Ending);
         }
         let profile = Profile::read(&sealed.params);
         let known = inner.scopes.known_of(&sealed.client).map_or_else(Known::none, Known::of_state);

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 /// Attempts that failed and are still being cleaned up after, while another may begin.
-const MAX_CLEANING: usize = 8;
+const MAX_CLEANING: usize = 16;
 /// Lost upstream sessions that are remembered for the end.
 const MAX_UNCLOSED: usize = 8;
 

@@ -1,4 +1,7 @@
 //! The calls of a session that run, and those that wait for their turn, first come first served.
+//!
+//! A call that waits for a client that does not read gives its turn back, so that it holds up its own client alone; it counts on
+//! among those for whom there is a place.
 
 use crate::sync::lock;
 use std::collections::VecDeque;
@@ -13,16 +16,18 @@ pub(crate) struct Lanes(Mutex<State>);
 struct State {
     running: u32,
     waiting: VecDeque<(u64, oneshot::Sender<()>)>,
+    /// Those that gave their turn back and are not over.
+    unread: u32,
     next: u64,
     /// How many may run, as the last who came was told.
     concurrent: u32,
 }
 
-/// As many run and wait as may.
+/// There are as many as may run and wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Full;
 
-/// A place among those that run or wait; given back when dropped.
+/// A place among as many as may run and wait; given back when dropped.
 pub(crate) struct Turn {
     lanes: Arc<Lanes>,
     place: Place,
@@ -31,6 +36,7 @@ pub(crate) struct Turn {
 enum Place {
     Running,
     Waiting(u64, oneshot::Receiver<()>),
+    Unread,
 }
 
 impl Lanes {
@@ -39,23 +45,30 @@ impl Lanes {
         let mut state = lock(&self.0);
         state.concurrent = concurrent;
         state.admit();
-        let place = if state.running < concurrent && state.waiting.is_empty() {
+        if state.places() >= u64::from(concurrent) + u64::from(queued) {
+            return Err(Full);
+        }
+        let place = if state.running < concurrent {
             state.running += 1;
             Place::Running
-        } else if state.waiting.len() < usize::try_from(queued).unwrap_or(usize::MAX) {
+        } else {
             let (turn, wait) = oneshot::channel();
             state.next += 1;
             let ticket = state.next;
             state.waiting.push_back((ticket, turn));
             Place::Waiting(ticket, wait)
-        } else {
-            return Err(Full);
         };
         Ok(Turn { lanes: self.clone(), place })
     }
 }
 
 impl State {
+    /// Places that are taken. Those that run although the limit was lowered meanwhile take nobody's place in the queue.
+    fn places(&self) -> u64 {
+        let waiting = u64::try_from(self.waiting.len()).unwrap_or(u64::MAX);
+        u64::from(self.running.min(self.concurrent)) + u64::from(self.unread) + waiting
+    }
+
     /// Lets those run for whom there is room.
     fn admit(&mut self) {
         while self.running < self.concurrent {
@@ -80,6 +93,17 @@ impl Turn {
             self.place = Place::Running;
         }
     }
+
+    /// Lets another one run instead; it keeps its place. One that does not run has no turn to give.
+    pub(crate) fn give_back(&mut self) {
+        if matches!(self.place, Place::Running) {
+            self.place = Place::Unread;
+            let mut state = lock(&self.lanes.0);
+            state.unread += 1;
+            state.running -= 1;
+            state.admit();
+        }
+    }
 }
 
 impl Drop for Turn {
@@ -87,6 +111,10 @@ impl Drop for Turn {
         let mut state = lock(&self.lanes.0);
         let runs = match &mut self.place {
             Place::Running => true,
+            Place::Unread => {
+                state.unread -= 1;
+                false
+            }
             Place::Waiting(ticket, wait) => {
                 state.waiting.retain(|(waiting, _)| waiting != ticket);
                 wait.try_recv().is_ok()
@@ -142,25 +170,68 @@ mod tests {
         assert!(!runs(&mut last));
     }
 
+    #[test]
+    fn a_turn_that_is_given_back_is_another_ones_and_its_place_is_not() {
+        let lanes = Arc::<Lanes>::default();
+        let [mut unread, mut next] = [(); 2].map(|()| lanes.enter(1, 1).unwrap());
+        assert!(runs(&mut unread) && !runs(&mut next));
+        // It is not this one's to give.
+        next.give_back();
+        assert!(!runs(&mut next));
+        unread.give_back();
+        assert!(runs(&mut next));
+        assert!(lanes.enter(1, 1).is_err(), "as many as before");
+        unread.give_back();
+        drop(unread);
+        assert!(!runs(&mut lanes.enter(1, 1).unwrap()), "it gave no turn twice");
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Move {
+        Enter,
+        Leave(usize),
+        GiveBack(usize),
+    }
+
+    fn moves() -> impl Strategy<Value = Vec<Move>> {
+        let which = 0_usize..8;
+        let one = prop_oneof![
+            3 => Just(Move::Enter),
+            2 => which.clone().prop_map(Move::Leave),
+            1 => which.prop_map(Move::GiveBack),
+        ];
+        prop::collection::vec(one, 0..80)
+    }
+
     proptest! {
         #[test]
-        fn never_more_run_than_may_and_nobody_is_forgotten(
-            moves in prop::collection::vec((any::<bool>(), 0_usize..8), 0..80)
-        ) {
+        fn never_more_run_than_may_and_nobody_is_forgotten(moves in moves()) {
             let lanes = Arc::<Lanes>::default();
-            let mut turns: Vec<Turn> = Vec::new();
-            for (enter, which) in moves {
-                if enter {
-                    turns.extend(lanes.enter(3, 4).ok());
-                } else if which < turns.len() {
-                    turns.remove(which);
+            // With each, whether it has given its turn back.
+            let mut turns: Vec<(Turn, bool)> = Vec::new();
+            for step in moves {
+                match step {
+                    Move::Enter => {
+                        let entered = lanes.enter(3, 4).ok();
+                        prop_assert_eq!(entered.is_some(), turns.len() < 7);
+                        turns.extend(entered.map(|turn| (turn, false)));
+                    }
+                    Move::Leave(which) if which < turns.len() => drop(turns.remove(which)),
+                    Move::GiveBack(which) if which < turns.len() => {
+                        let (turn, unread) = &mut turns[which];
+                        *unread |= runs(turn);
+                        turn.give_back();
+                    }
+                    Move::Leave(_) | Move::GiveBack(_) => {}
                 }
-                let running: Vec<_> = turns.iter_mut().map(runs).collect();
-                let expected: Vec<_> = (0..turns.len()).map(|at| at < 3).collect();
+                let others = turns.iter_mut().filter(|(_, unread)| !unread);
+                let running: Vec<_> = others.map(|(turn, _)| runs(turn)).collect();
+                let expected: Vec<_> = (0..running.len()).map(|at| at < 3).collect();
                 prop_assert_eq!(running, expected, "the oldest three run");
             }
             drop(turns);
-            prop_assert_eq!(lock(&lanes.0).running, 0);
+            let state = lock(&lanes.0);
+            prop_assert_eq!((state.running, state.unread), (0, 0));
         }
     }
 }

@@ -15,8 +15,8 @@ use tokio::time::Instant;
 /// A machine with its pass.
 pub(crate) struct Link {
     machine: Machine,
-    /// The pass of the attempt in flight.
-    pass: Option<Pass>,
+    /// The attempt in flight, and its pass. What comes late of an earlier attempt must not take it.
+    pass: Option<(u64, Pass)>,
     /// Why the session is barred.
     barred: Option<Trouble>,
     /// Its pauses after failures of its own.
@@ -49,13 +49,14 @@ impl Link {
 
     /// A request needs the upstream: what to do, or why nothing is tried.
     pub(crate) fn need(&mut self, gate: &impl Lock<Of = Gate>, now: Instant) -> Result<Effect, Trouble> {
+        let mut pass = None;
         if self.machine.would_begin() {
             let entered = match self.own.hold(now) {
                 Some(trouble) => Err(trouble),
                 None => lock(gate).enter(now),
             };
             match entered {
-                Ok(pass) => self.pass = Some(pass),
+                Ok(entered) => pass = Some(entered),
                 Err(trouble) => {
                     self.machine.step(Event::Held);
                     return Err(trouble);
@@ -64,13 +65,17 @@ impl Link {
         }
         match (self.machine.step(Event::Needed), &self.barred) {
             (Effect::Bar, Some(trouble)) => Err(trouble.clone()),
+            (effect @ Effect::StartAttempt(epoch), _) => {
+                self.pass = pass.map(|pass| (epoch, pass));
+                Ok(effect)
+            }
             (effect, _) => Ok(effect),
         }
     }
 
     /// The attempt `epoch` made a connection.
     pub(crate) fn established(&mut self, epoch: u64, gate: &impl Lock<Of = Gate>, at: Moment) -> Effect {
-        self.settle(gate, Verdict::Well, at);
+        self.settle(epoch, gate, Verdict::Well, at);
         self.own.start_anew();
         self.machine.step(Event::Established(epoch))
     }
@@ -92,7 +97,7 @@ impl Link {
             }
             Failure::Own(_) => (Verdict::Unknown, Event::Failed(epoch)),
         };
-        self.settle(gate, verdict, at);
+        self.settle(epoch, gate, verdict, at);
         self.machine.step(event);
         match failure {
             Failure::Server(_) => lock(gate).wait(at.now),
@@ -128,8 +133,8 @@ impl Link {
         self.machine.step(Event::Removed);
     }
 
-    fn settle(&mut self, gate: &impl Lock<Of = Gate>, verdict: Verdict<'_>, at: Moment) {
-        if let Some(pass) = self.pass.take() {
+    fn settle(&mut self, epoch: u64, gate: &impl Lock<Of = Gate>, verdict: Verdict<'_>, at: Moment) {
+        if let Some((_, pass)) = self.pass.take_if(|(of, _)| *of == epoch) {
             lock(gate).settle(&pass, verdict, at);
         }
     }
@@ -137,3 +142,24 @@ impl Link {
 
 #[cfg(test)]
 mod interleavings;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::upstream::{Site, Step};
+    use berth_wire::Failure as Reason;
+    use std::sync::Mutex;
+
+    #[test]
+    fn what_comes_late_of_an_attempt_does_not_take_the_pass_of_the_next() {
+        let trouble = Site { server: "s", step: Step::Connect }.trouble(Reason::UpstreamUnreachable, "down");
+        let (gate, mut link) = (Mutex::new(Gate::new()), Link::new());
+        let mut at = Moment { now: Instant::now(), unix_millis: 0, random: u32::MAX };
+        assert_eq!(link.need(&gate, at.now), Ok(Effect::StartAttempt(1)));
+        at.now += link.failed(1, Failure::Server(&trouble), &gate, at).unwrap();
+        assert_eq!(link.need(&gate, at.now), Ok(Effect::StartAttempt(2)));
+        // As when cleaning up after the first one panics.
+        assert_eq!(link.failed(1, Failure::Own(None), &gate, at), None);
+        assert!(link.failed(2, Failure::Server(&trouble), &gate, at).is_some(), "the gate is closed again");
+    }
+}

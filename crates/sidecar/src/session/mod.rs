@@ -25,6 +25,7 @@ mod recover;
 mod scope;
 mod scopes;
 mod seal;
+mod storm;
 mod stream;
 
 pub(crate) use asked::Via;
@@ -40,6 +41,7 @@ pub(crate) use outbox::Inbox;
 pub(crate) use outgoing::Outgoing;
 pub(crate) use scope::{Refused, Scope};
 pub(crate) use seal::Key;
+pub(crate) use storm::{News, PAUSE};
 pub(crate) use stream::{Keep, Offer, StreamStep};
 
 use crate::budget::Budget;
@@ -61,6 +63,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
+use storm::Storms;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -105,6 +108,8 @@ pub(crate) struct Session {
     asides: Mutex<HashMap<u64, mpsc::Sender<Aside>>>,
     /// The streams for what the server says outside of calls.
     pub listening: Listening,
+    /// News of the upstream's lists.
+    pub storms: Storms,
 }
 
 /// The part that changes under the lock.
@@ -157,6 +162,7 @@ impl Session {
             places: Places::default(),
             asides: Mutex::default(),
             listening: Listening::default(),
+            storms: Storms::default(),
         })
     }
 

@@ -10,6 +10,7 @@ use crate::sync::lock;
 use hickory_resolver::config::{LookupIpStrategy, NameServerConfig, ResolverConfig};
 use hickory_resolver::net::NetError;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::proto::rr::Name;
 use hickory_resolver::{ResolverBuilder, TokioResolver};
 use rustls::{CertificateError, RootCertStore};
 use std::io;
@@ -187,6 +188,7 @@ impl Dialer {
                 other => other.to_string(),
             })
         })?;
+        fault::point("proxy");
         proxy::tunnel(stream, target).await.map_err(failed)
     }
 
@@ -194,7 +196,10 @@ impl Dialer {
         match host {
             Host::Address(address) => Ok(vec![*address]),
             Host::Name(name) => {
-                let found = self.resolver.lookup_ip(name.as_str()).await;
+                // Relaxed, as names of machines have underscores that names of the web have not.
+                let name = Name::from_str_relaxed(name)
+                    .map_err(|_| DialError::Resolve("it is not a valid DNS name".to_owned()))?;
+                let found = self.resolver.lookup_ip(name).await;
                 found
                     .map(|found| found.iter().collect())
                     .map_err(|error| DialError::Resolve(unresolved(&error)))
@@ -252,7 +257,21 @@ fn refused(error: &io::Error) -> DialError {
 mod tests {
     use super::*;
     use std::net::Ipv4Addr;
-    use tokio::net::TcpSocket;
+    use tokio::net::{TcpSocket, UdpSocket};
+
+    #[tokio::test]
+    async fn a_host_with_an_underscore_in_its_name_is_asked_for() {
+        let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
+        let dialer = Dialer::with_name_server(server.local_addr().unwrap(), roots).unwrap();
+        let (host, mut query) = (Host::Name("tool_box.test.".to_owned()), [0; 512]);
+        let length = tokio::select! {
+            found = dialer.resolve(&host) => panic!("nobody has answered yet: {found:?}"),
+            asked = server.recv(&mut query) => asked.unwrap(),
+        };
+        let asks = |label: &[u8]| label.eq_ignore_ascii_case(b"tool_box");
+        assert!(query[..length].windows(8).any(asks), "{:?}", &query[..length]);
+    }
 
     #[tokio::test]
     async fn a_port_that_refuses_for_a_moment_is_tried_again() {

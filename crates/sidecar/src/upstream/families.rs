@@ -96,6 +96,16 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn of_two_families_the_later_one_is_connected_to_where_the_first_one_refuses() {
+        let good =
+            TcpListener::bind("[::1]:0").await.expect("this test needs a machine with the address ::1");
+        let port = good.local_addr().unwrap().port();
+        // Nobody listens there by IPv4.
+        let stream = connect_any(&[address("127.0.0.1"), address("::1")], port).await.unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), good.local_addr().unwrap());
+    }
+
+    #[tokio::test]
     async fn an_address_that_drops_packets_holds_up_nobody() {
         let good = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = good.local_addr().unwrap().port();

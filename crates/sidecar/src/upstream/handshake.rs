@@ -15,11 +15,15 @@ use std::borrow::Cow;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 /// Largest answer to `initialize`, in bytes: it is kept as long as the connection.
 const INITIALIZE_LIMIT: usize = 1024 * 1024;
+
+/// How long the answer to an `initialize` whose time is over is waited for, if `close` is not longer: an upstream that is no more
+/// than slow opens a session, and only the answer names it (CASES.md 8).
+const LATE_ANSWER: Duration = Duration::from_secs(30);
 
 /// All that an attempt needs.
 pub(crate) struct Handshake {
@@ -223,14 +227,20 @@ impl Attempt {
         Err(site.lost(Failure::ProtocolError, "the stream ended without an answer"))
     }
 
-    /// Waits, as long as an end may take, for the answer to an `initialize` whose time is over: it tells the id of a session that
-    /// has to be ended.
+    /// Waits for the answer to an `initialize` whose time is over: it tells the id of a session that has to be ended. The end of
+    /// our own session waits for this, so that from then on there is no more than `close`.
     async fn late_answer(&self, open: Opening) {
+        let Handshake { close, fence, .. } = &self.handshake;
+        let end = async {
+            fence.cancelled().await;
+            sleep(*close).await;
+        };
         tokio::select! {
             biased;
             () = self.headed.cancelled() => {}
             _ = open => {}
-            () = sleep_until(Instant::now() + self.handshake.close) => {}
+            () = end => {}
+            () = sleep(LATE_ANSWER.max(*close)) => {}
         }
     }
 

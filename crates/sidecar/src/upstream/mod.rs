@@ -26,7 +26,7 @@ pub use credential::{Carried, Credential};
 pub use dial::{DialError, Dialer, DialerError};
 pub use proxy::{Proxies, ProxyError};
 pub(crate) use retry::{MOST_ASKED, asked_to_wait, retry_after};
-pub(crate) use status::{Loss, is_session_lost_message, session_loss};
+pub(crate) use status::{Loss, is_session_lost_message, leaves_open, session_loss};
 pub use target::{Host, Target, TargetError};
 pub use transport::{SendError, Transport};
 pub(crate) use trouble::Site;

@@ -22,6 +22,17 @@ pub(crate) fn failure_of(status: StatusCode) -> (Failure, &'static str) {
     }
 }
 
+/// Whether a request that was answered so may have been carried out: what ran can fail, and a proxy that has no good answer knows
+/// no more. 501 comes before anything runs, and 503 where it says when to come again: proxies give it without for a connection that
+/// broke.
+pub(crate) fn leaves_open(status: StatusCode, says_when: bool) -> bool {
+    match status {
+        StatusCode::NOT_IMPLEMENTED => false,
+        StatusCode::SERVICE_UNAVAILABLE => !says_when,
+        _ => status.is_server_error(),
+    }
+}
+
 /// A server that takes no Host but its own may say so by 403, as if it were the credential.
 const FORBIDDEN: &str = "check the credential of the McpServer or the session, and that the server's allowed hosts have this Host";
 
@@ -129,6 +140,27 @@ mod tests {
         ] {
             assert_eq!(failure_of(StatusCode::from_u16(status).unwrap()).0, failure, "{status}");
         }
+    }
+
+    #[test]
+    fn only_what_may_have_run_leaves_the_outcome_open() {
+        for (status, open) in [
+            (307, false),
+            (400, false),
+            (404, false),
+            (408, false),
+            (429, false),
+            (500, true),
+            (501, false),
+            (502, true),
+            (503, true),
+            (504, true),
+            (524, true),
+        ] {
+            assert_eq!(leaves_open(StatusCode::from_u16(status).unwrap(), false), open, "{status}");
+        }
+        assert!(!leaves_open(StatusCode::SERVICE_UNAVAILABLE, true));
+        assert!(leaves_open(StatusCode::INTERNAL_SERVER_ERROR, true));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use super::credential::Credential;
 use super::dial::{DialError, Dialer};
 use super::target::Target;
 use super::trouble::Step;
+use crate::fault;
 use crate::sync::lock;
 use berth_net::error::chain;
 use berth_net::metrics::Held;
@@ -213,6 +214,7 @@ impl Transport {
             dialled = self.dialer.dial(&target, reached) => dialled?,
         };
         let held = Held::new(&self.open);
+        fault::point("http");
         let (sender, connection) = Builder::new()
             .max_header_size(HEAD_MAX)
             // What is read ahead of a body counts against nobody's budget.

@@ -40,10 +40,12 @@ async fn a_connect_that_hangs_at_any_step_is_over_in_time_and_what_it_opened_is_
         );
         assert!(error["data"]["retryAfterMillis"].as_u64().is_some_and(|wait| wait <= 500), "{error}");
         let expected = if hang.names_a_session() { vec!["faulty-1".to_owned()] } else { Vec::new() };
-        eventually("the sockets are closed", || harness.metrics.connections.get() == 0).await;
+        let unknown = hang.sends() && !hang.names_a_session();
+        if !unknown {
+            eventually("the sockets are closed", || harness.metrics.connections.get() == 0).await;
+        }
         assert_eq!(faulty.seen().deletes, expected, "{hang:?}");
         let end = harness.end_now("s").await;
-        let unknown = hang.sends() && !hang.names_a_session();
         assert_eq!(end.close, if unknown { Outcome::Unconfirmed } else { Outcome::NotNeeded }, "{hang:?}");
         assert_eq!(end.remove, Outcome::Confirmed, "{hang:?}");
         harness.assert_baseline().await;
@@ -110,6 +112,61 @@ async fn a_success_that_comes_too_late_is_closed_and_the_next_connect_is_another
     assert_eq!(end.close, Outcome::Confirmed);
     harness.assert_baseline().await;
     assert!(upstream.books().open.is_empty());
+}
+
+/// CASES.md 8.
+#[tokio::test]
+async fn a_success_that_comes_long_after_the_bound_of_an_end_is_closed_too_and_holds_up_no_other_connect() {
+    let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
+    upstream.books().on_initialize = Act::Hold;
+    let mut session = spec("s", &upstream);
+    (session.timeouts.connect_millis, session.timeouts.close_millis) = (1_000, 50);
+    harness.put(&session).await;
+    let error = harness.client("s").initialize().await.unwrap_err();
+    let over = Instant::now();
+    assert_eq!(error["data"]["reason"], "InitializeTimeout");
+    // The next one is not held, while the first one still is.
+    upstream.books().on_initialize = Act::Well;
+    harness.until_open("s").await;
+    let client = harness.initialized("s").await;
+    assert_eq!(client.call("session", json!({})).await["result"]["session"], "upstream-1");
+    assert!(!within(over, 100), "the bound of an end is long over");
+    assert!(upstream.books().deletes.is_empty());
+    upstream.release();
+    upstream.until("the late session is closed", |books| books.deletes == ["upstream-2"]).await;
+    assert_eq!(client.call("session", json!({})).await["result"]["session"], "upstream-1");
+    let report = &harness.list().await[0];
+    assert_eq!((report.state, report.failure, report.activity.connects), (SessionState::Connected, None, 2));
+    assert_eq!(harness.end_now("s").await.close, Outcome::Confirmed);
+    harness.assert_baseline().await;
+    assert!(upstream.books().open.is_empty());
+}
+
+#[tokio::test]
+async fn an_end_waits_for_a_late_success_no_longer_than_it_may_take() {
+    for (close_millis, comes) in [(300, false), (10_000, true)] {
+        let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
+        upstream.books().on_initialize = Act::Hold;
+        let mut session = spec("s", &upstream);
+        (session.timeouts.connect_millis, session.timeouts.close_millis) = (200, close_millis);
+        harness.put(&session).await;
+        harness.client("s").initialize().await.unwrap_err();
+        let answer = async {
+            if comes {
+                let mut watch = harness.watch().await;
+                watch.session(|report| report.state == SessionState::Ending).await;
+                upstream.release();
+            }
+        };
+        let started = Instant::now();
+        let bounds = EndBounds { drain: 5_000, close: 15_000, wait: 20_000 };
+        let ((_, end), ()) = tokio::join!(harness.end("s", bounds), answer);
+        assert!(within(started, 5_000), "{:?}", started.elapsed());
+        let expected = if comes { Outcome::Confirmed } else { Outcome::Unconfirmed };
+        assert_eq!((end.close, end.remove), (expected, Outcome::Confirmed));
+        harness.assert_baseline().await;
+        assert_eq!(upstream.books().deletes.len(), usize::from(comes));
+    }
 }
 
 #[tokio::test]

@@ -110,6 +110,37 @@ async fn the_session_has_limits_of_its_own_on_sizes() {
 }
 
 #[tokio::test]
+async fn ids_and_progress_tokens_are_bounded_on_both_sides() {
+    let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
+    harness.put(&spec("s", &upstream)).await;
+    let client = harness.initialized("s").await;
+    let (longest, longer) = ("x".repeat(1_022), "x".repeat(1_023));
+    let call = |id: &str, token: &str| {
+        tool_call_with_progress(json!(id), json!(token), "count", &json!({"count": 1}))
+    };
+    for (message, name) in [(call(&longer, "t"), "id"), (call("1", &longer), "progressToken")] {
+        let (status, answer) = client.json(&message).await;
+        assert_eq!((status, &answer["error"]["code"]), (StatusCode::BAD_REQUEST, &json!(-32600)), "{answer}");
+        let text = format!("member \"{name}\" must have at most 1024 bytes");
+        assert_eq!(answer["error"]["message"], json!(text));
+    }
+    assert!(upstream.books().of_method("tools/call").is_empty());
+    let messages = client.begin(&call(&longest, &longest)).await.messages().await;
+    assert_eq!(messages[0]["params"]["progressToken"], json!(longest));
+    assert_eq!(messages[1]["id"], json!(longest));
+    // What the upstream asks under such an id is nothing that could be answered.
+    let mut listening = client.listen().await;
+    upstream.until("the stream", |_| upstream.listeners() == 1).await;
+    for id in [&longer, &longest] {
+        upstream.say(&json!({"jsonrpc": "2.0", "id": id, "method": "elicitation/create", "params": {}}));
+    }
+    assert_eq!(listening.next().await.unwrap()["id"], json!(longest));
+    drop(listening);
+    harness.end_now("s").await;
+    harness.assert_baseline().await;
+}
+
+#[tokio::test]
 async fn an_answer_whose_head_is_too_large_fails_its_call_alone() {
     let (harness, upstream) = (Harness::start(2).await, Upstream::start().await);
     harness.put(&spec("s", &upstream)).await;

@@ -21,3 +21,4 @@ mod sealed;
 mod streams;
 mod support;
 mod term;
+mod unread;

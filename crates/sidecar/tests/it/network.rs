@@ -6,7 +6,7 @@ use crate::support::harness::{Harness, spec};
 use crate::support::pki::{Pki, tls_in_front_of};
 use crate::support::upstream::Upstream;
 use berth_sidecar::upstream::{Dialer, Proxies};
-use berth_wire::{Failure, SessionSpec, SessionState, UpstreamTls};
+use berth_wire::{Failure, Outcome, SessionSpec, SessionState, UpstreamTls};
 use http::StatusCode;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -154,6 +154,43 @@ async fn a_redirect_is_followed_within_the_origin_and_nowhere_else() {
     }
     let credentials = upstream.books().credentials.clone();
     assert!(credentials.iter().all(|credential| credential == "Bearer first"), "{credentials:?}");
+}
+
+#[tokio::test]
+async fn an_upstream_at_an_address_of_the_other_family_is_served() {
+    let upstream = Upstream::start().await;
+    let listener =
+        TcpListener::bind("[::1]:0").await.expect("this test needs a machine with the address ::1");
+    let (address, behind) = (listener.local_addr().unwrap(), upstream.address());
+    let hosts = Arc::new(Mutex::new(Vec::new()));
+    let seen = hosts.clone();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let seen = seen.clone();
+            tokio::spawn(async move {
+                let (mut to, mut first) = (TcpStream::connect(behind).await.unwrap(), Vec::new());
+                while !first.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
+                    assert_ne!(stream.read_buf(&mut first).await.unwrap(), 0, "a whole head");
+                }
+                let head = String::from_utf8_lossy(&first).to_ascii_lowercase();
+                let host = head.lines().find_map(|line| line.strip_prefix("host: ")).map(str::to_owned);
+                seen.lock().unwrap().extend(host);
+                to.write_all(&first).await.unwrap();
+                let _ = tokio::io::copy_bidirectional(&mut stream, &mut to).await;
+            });
+        }
+    });
+    let harness = Harness::start(1).await;
+    let mut session = spec("s", &upstream);
+    session.upstream.url = format!("http://[::1]:{}/mcp", address.port());
+    harness.put(&session).await;
+    let client = harness.initialized("s").await;
+    assert_eq!(client.call("echo", json!({"x": 1})).await["result"], json!({"x": 1}));
+    assert_eq!(harness.end_now("s").await.close, Outcome::Confirmed);
+    harness.assert_baseline().await;
+    let hosts = hosts.lock().unwrap();
+    assert!(!hosts.is_empty() && hosts.iter().all(|host| *host == address.to_string()), "{hosts:?}");
+    assert_eq!(address.to_string(), format!("[::1]:{}", address.port()));
 }
 
 /// A way to an upstream that can be shut to new sockets, and cut.

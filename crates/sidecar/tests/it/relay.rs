@@ -290,11 +290,16 @@ async fn trouble_with_the_upstream_is_an_error_inside_a_healthy_session() {
     let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
     harness.put(&spec("s", &upstream)).await;
     let client = harness.initialized("s").await;
-    for (status, reason) in
-        [(401, "Unauthorized"), (429, "RateLimited"), (502, "UpstreamUnreachable"), (307, "ProtocolError")]
-    {
+    for (status, reason, code) in [
+        (401, "Unauthorized", -32050),
+        (429, "RateLimited", -32050),
+        (502, "UpstreamUnreachable", -32051),
+        (307, "ProtocolError", -32050),
+        (200, "ProtocolError", -32051),
+    ] {
         let last = client.call("status", json!({"status": status})).await;
         assert_eq!(last["error"]["data"], json!({"server": "scripted", "reason": reason}), "{last}");
+        assert_eq!(last["error"]["code"], code, "{last}");
         assert_eq!(harness.list().await[0].failure.unwrap().as_str(), reason);
     }
     for (status, asked, millis) in [
@@ -318,14 +323,15 @@ async fn what_one_call_is_refused_is_no_trouble_of_its_sessions() {
     let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
     harness.put(&spec("s", &upstream)).await;
     let client = harness.initialized("s").await;
-    for (status, reason) in [
-        (400, "ProtocolError"),
-        (413, "ProtocolError"),
-        (500, "UpstreamUnreachable"),
-        (501, "UpstreamUnreachable"),
+    for (status, reason, code) in [
+        (400, "ProtocolError", -32050),
+        (413, "ProtocolError", -32050),
+        (500, "UpstreamUnreachable", -32051),
+        (501, "UpstreamUnreachable", -32050),
     ] {
         let last = client.call("status", json!({"status": status})).await;
         assert_eq!(last["error"]["data"], json!({"server": "scripted", "reason": reason}), "{last}");
+        assert_eq!(last["error"]["code"], code, "{last}");
         assert_eq!(harness.list().await[0].failure, None, "{status}");
     }
     harness.end_now("s").await;

@@ -1,9 +1,9 @@
 //! Client scopes that outlive the sidecar in which they were opened.
 
-use crate::support::client::{Client, initialize};
-use crate::support::harness::{Harness, spec};
+use crate::support::client::{Client, initialize, tool_call};
+use crate::support::harness::{EndBounds, Harness, spec};
 use crate::support::upstream::Upstream;
-use berth_wire::{ScopeKey, SessionSpec};
+use berth_wire::{EndPhase, ScopeKey, SessionSpec};
 use http::StatusCode;
 use serde_json::json;
 
@@ -49,6 +49,35 @@ async fn a_scope_is_rebuilt_in_the_next_sidecar_and_speaks_for_its_client() {
     assert_eq!(asked["result"]["error"]["code"], -32601, "{asked}");
     new.end_now("s").await;
     new.assert_baseline().await;
+}
+
+#[tokio::test]
+async fn a_client_whose_session_ends_in_a_sidecar_is_sent_on_with_its_scope() {
+    let (other, old, upstream) = (Harness::start(1).await, Harness::start(1).await, Upstream::start().await);
+    for harness in [&other, &old] {
+        harness.put(&keyed("s", &upstream, 'B')).await;
+    }
+    let held = old.initialized("s").await;
+    let not_held = moved(&other.initialized("s").await, &old, "s");
+    let running = held.begin(&tool_call(json!(1), "hold", &json!({}))).await;
+    let (_, report) = old.end("s", EndBounds { drain: 15_000, close: 5_000, wait: 0 }).await;
+    assert_eq!(report.phase, EndPhase::Draining);
+    let ping = json!({"jsonrpc": "2.0", "id": 2, "method": "ping"});
+    let notification = json!({"jsonrpc": "2.0", "method": "notifications/roots/list_changed"});
+    for client in [&held, &not_held] {
+        for message in [&ping, &tool_call(json!(2), "echo", &json!({}))] {
+            assert_eq!(client.json(message).await.0, StatusCode::MISDIRECTED_REQUEST, "{message}");
+        }
+        assert_eq!(client.get().await.status(), StatusCode::MISDIRECTED_REQUEST);
+    }
+    assert_eq!(not_held.json(&notification).await.0, StatusCode::MISDIRECTED_REQUEST);
+    assert_eq!(held.json(&notification).await.0, StatusCode::ACCEPTED, "it may be for the call that runs");
+    upstream.release();
+    assert_eq!(running.messages().await.pop().unwrap()["result"], json!({"held": true}));
+    for harness in [&other, &old] {
+        harness.end_now("s").await;
+        harness.assert_baseline().await;
+    }
 }
 
 #[tokio::test]

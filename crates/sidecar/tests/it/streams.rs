@@ -44,6 +44,30 @@ async fn one_stream_of_the_upstream_serves_all_clients_that_listen() {
     eventually("the upstream sees its stream end", || upstream.listeners() == 0).await;
 }
 
+/// CASES.md 24.
+#[tokio::test]
+async fn of_a_storm_of_news_of_a_list_a_client_hears_few_and_the_last() {
+    let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
+    harness.put(&spec("s", &upstream)).await;
+    let client = harness.initialized("s").await;
+    let mut stream = client.listen().await;
+    let news = |number: u64| notification("tools/list_changed", json!({"_meta": {"number": number}}));
+    let begun = Instant::now();
+    for number in 1..=1_000 {
+        upstream.say(&news(number));
+    }
+    // One at once, and one for each second that it took them to come.
+    let most = 3 + usize::try_from(begun.elapsed().as_secs()).unwrap();
+    let mut heard = vec![stream.next().await.unwrap()];
+    assert_eq!(heard[0], news(1), "the first at once");
+    while heard.last() != Some(&news(1_000)) {
+        heard.push(stream.next().await.unwrap());
+    }
+    assert!(heard.len() <= most, "{} of 1,000, where {most} may be", heard.len());
+    harness.end_now("s").await;
+    harness.assert_baseline().await;
+}
+
 #[tokio::test]
 async fn an_upstream_without_a_stream_is_asked_once() {
     let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);

@@ -281,6 +281,15 @@ fn the_status_of_32_failing_servers_is_small() {
 }
 
 #[test]
+fn the_servers_are_listed_in_the_order_of_the_spec() {
+    let session = session("{servers: [{name: z}, {name: a}, {name: m}]}");
+    let listed = status(&session, &[refused(), held(None, None), waiting()], GATEWAY, NOW).servers;
+    let listed: Vec<_> = listed.iter().map(|server| (server.name.as_str(), server.state)).collect();
+    let expected = [("z", BindingState::Pending), ("a", BindingState::Bound), ("m", BindingState::Pending)];
+    assert_eq!(listed, expected);
+}
+
+#[test]
 fn each_server_is_named_once_in_what_is_wrong() {
     let named = waiting();
     let foreign = held(Some(Failure::UpstreamUnreachable), Some("connect refused"));

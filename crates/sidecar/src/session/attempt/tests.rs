@@ -5,6 +5,7 @@ use crate::fault;
 use crate::fixture;
 use crate::session::machine::State;
 use crate::session::{CallError, Desired};
+use crate::upstream::{Dialer, Proxies};
 use axum::response::IntoResponse;
 use axum::{Router, routing::post};
 use berth_wire::{SessionSpec, SessionState, UpstreamTls};
@@ -14,8 +15,10 @@ use rustls::ServerConfig;
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use std::net::SocketAddr;
 use std::sync::Mutex;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
 
 /// What an upstream saw.
 #[derive(Default)]
@@ -81,13 +84,13 @@ async fn settled(shared: &super::super::Shared) {
     shared.tasks.reopen();
 }
 
+/// The steps before the upstream has read `initialize`.
+const BEFORE: [&str; 5] = ["resolve", "connect", "http", "initialize", "headers"];
+
 #[tokio::test]
 async fn a_panic_in_any_step_is_one_error_and_the_next_call_connects() {
     let (address, books) = upstream(&[200]).await;
-    for (count, step) in ["resolve", "connect", "initialize", "headers", "answer", "initialized", "publish"]
-        .into_iter()
-        .enumerate()
-    {
+    for (count, step) in BEFORE.into_iter().chain(["answer", "initialized", "publish"]).enumerate() {
         let shared = fixture::shared();
         let session = session(&shared, spec(address, "Bearer first"));
         fault::arm(step);
@@ -103,7 +106,7 @@ async fn a_panic_in_any_step_is_one_error_and_the_next_call_connects() {
         connect(&session).await.unwrap_or_else(|trouble| panic!("{step}: {trouble:?}"));
         assert_eq!((session.report().activity.connects, session.report().failure), (2, None), "{step}");
         assert!(lock(&session.inner).attempts.is_empty());
-        let before = usize::from(!matches!(step, "resolve" | "connect" | "initialize" | "headers"));
+        let before = usize::from(!BEFORE.contains(&step));
         assert_eq!(lock(&books).initializes, before + 1, "{step} ({count})");
         lock(&books).initializes = 0;
     }
@@ -146,13 +149,98 @@ async fn a_panic_in_tls_is_one_error_and_the_next_call_connects() {
     let mut spec = spec(address, "Bearer first");
     spec.upstream.url = spec.upstream.url.replace("http:", "https:");
     spec.upstream.tls = Some(UpstreamTls { ca_pem: Some(authority), server_name: None });
-    let session = session(&shared, spec);
-    fault::arm("tls");
-    assert!(connect(&session).await.err().unwrap().message.contains("inside the sidecar"));
-    settled(&shared).await;
-    assert_eq!((lock(&books).initializes, shared.metrics.connections.get()), (0, 0));
-    connect(&session).await.unwrap();
+    panics_once(&shared, &session(&shared, spec), "tls", &books).await;
+}
+
+/// A panic at `step`, before anything is sent, and what comes after it.
+async fn panics_once(
+    shared: &Arc<super::super::Shared>,
+    session: &Arc<Session>,
+    step: &'static str,
+    books: &Mutex<Books>,
+) {
+    fault::arm(step);
+    assert!(connect(session).await.err().unwrap().message.contains("inside the sidecar"));
+    settled(shared).await;
+    assert_eq!((lock(books).initializes, shared.metrics.connections.get()), (0, 0));
+    connect(session).await.unwrap();
     assert_eq!((session.report().activity.connects, session.report().failure), (2, None));
+}
+
+#[tokio::test]
+async fn a_panic_before_a_proxy_is_asked_is_one_error_and_the_next_call_connects() {
+    let (plain, books) = upstream(&[200]).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    // An attempt that panics ends here.
+                    if stream.read_buf(&mut head).await.unwrap_or_default() == 0 {
+                        return;
+                    }
+                }
+                stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+                let mut plain = TcpStream::connect(plain).await.unwrap();
+                let _ = tokio::io::copy_bidirectional(&mut stream, &mut plain).await;
+            });
+        }
+    });
+    let set = |name: &str| (name == "http_proxy").then(|| format!("http://{address}"));
+    let mut shared = fixture::shared();
+    let dialer = Dialer::system().unwrap().through(Proxies::read(set, "").unwrap());
+    Arc::get_mut(&mut shared).unwrap().dialer = Arc::new(dialer);
+    let mut spec = fixture::spec("Bearer first");
+    spec.upstream.url = "http://mcp.example.com/mcp".into();
+    panics_once(&shared, &session(&shared, spec), "proxy", &books).await;
+}
+
+/// A way to `to` that lets nothing pass until it is released; gives the address, when somebody is there, and the release.
+async fn held_up(to: SocketAddr) -> (SocketAddr, CancellationToken, CancellationToken) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (reached, release) = (CancellationToken::new(), CancellationToken::new());
+    let (there, released) = (reached.clone(), release.clone());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            there.cancel();
+            let released = released.clone();
+            tokio::spawn(async move {
+                released.cancelled().await;
+                let mut behind = TcpStream::connect(to).await.unwrap();
+                let _ = tokio::io::copy_bidirectional(&mut stream, &mut behind).await;
+            });
+        }
+    });
+    (address, reached, release)
+}
+
+#[tokio::test]
+async fn an_attempt_that_trusted_others_than_are_trusted_now_closes_no_gate() {
+    let (plain, _) = upstream(&[200]).await;
+    let (tls, right) = tls_in_front_of(plain).await;
+    let (_, wrong) = tls_in_front_of(plain).await;
+    let (address, reached, release) = held_up(tls).await;
+    let shared = fixture::shared();
+    let trusting = |authority: &str| {
+        let mut spec = spec(address, "Bearer first");
+        spec.upstream.url = spec.upstream.url.replace("http:", "https:");
+        spec.upstream.tls = Some(UpstreamTls { ca_pem: Some(authority.to_owned()), server_name: None });
+        spec
+    };
+    let session = session(&shared, trusting(&wrong));
+    let mend = async {
+        reached.cancelled().await;
+        session.update(Desired::new(trusting(&right), &shared.dialer).unwrap());
+        release.cancel();
+    };
+    let (told, ()) = tokio::join!(connect(&session), mend);
+    let told = told.err().unwrap();
+    assert_eq!((told.failure, told.retry_after), (Reason::TLSUntrusted, None), "{told:?}");
+    assert_eq!(lock(&shared.gate).next_try(Instant::now()), None);
+    connect(&session).await.unwrap();
 }
 
 #[tokio::test]
