@@ -45,6 +45,22 @@ pub async fn wait_for_baseline(namespace: &TestNamespace, living: usize) {
     .await;
 }
 
+/// Waits until the sidecars of the namespace count so many sessions, and of these neither a connection nor a client, a request or a
+/// stream.
+pub async fn nothing_is_open(namespace: &TestNamespace, sessions: usize) {
+    let sessions = number(sessions);
+    eventually("the sessions of the sidecars have nothing open", BOUND, || async {
+        let metrics = pod_metrics(&namespace.client, &namespace.name, POOL).await;
+        let sum = |gauge: &str| metrics.sum(&format!("berth_sidecar_{gauge}"));
+        (sum("sessions") == sessions
+            && ["connections", "scopes", "requests_in_flight", "client_streams", "upstream_streams"]
+                .iter()
+                .all(|gauge| sum(gauge) == 0.0))
+        .then_some(())
+    })
+    .await;
+}
+
 /// Ends a session, after which the gauges count nothing.
 pub async fn ends_and_leaves_nothing(namespace: &TestNamespace, session: &str) {
     let made = namespace.api::<AgentSession>().get(session).await.unwrap();

@@ -38,7 +38,7 @@ mod wait;
 mod way;
 mod writes;
 
-pub use baseline::{ends_and_leaves_nothing, wait_for_baseline};
+pub use baseline::{ends_and_leaves_nothing, nothing_is_open, wait_for_baseline};
 pub use cutter::Cutter;
 pub use kubectl::{Printed, kubectl};
 pub use late::{LateOperator, LateOperators};

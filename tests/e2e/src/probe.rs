@@ -1,7 +1,7 @@
 //! The probe as an upstream in a test's namespace, and its books.
 
 use crate::inside::until_reached;
-use crate::{TestNamespace, eventually, is_ready};
+use crate::{TestNamespace, eventually, is_ready, kill};
 use http::Request;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Pod, Service};
@@ -82,6 +82,20 @@ impl Probe {
         .await;
         Box::pin(until_reached(namespace, "probe", 8080)).await;
         Self { namespace: namespace.clone() }
+    }
+
+    /// Kills its process and waits until another one serves in the same pod: whatever was in its memory is gone, books and faults too.
+    pub async fn restart(&self) {
+        let (pods, name) = (self.namespace.api::<Pod>(), self.pod().await);
+        let restarts = |pod: &Pod| Some(pod.status.as_ref()?.container_statuses.as_ref()?[0].restart_count);
+        let before = pods.get(&name).await.unwrap();
+        kill(&before, "probe");
+        eventually("the probe runs again", READY, || async {
+            let pod = pods.get(&name).await.unwrap();
+            (restarts(&pod) > restarts(&before) && is_ready(&pod)).then_some(())
+        })
+        .await;
+        Box::pin(until_reached(&self.namespace, "probe", 8080)).await;
     }
 
     /// URL of its MCP endpoint inside the cluster.

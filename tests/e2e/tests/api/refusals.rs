@@ -212,6 +212,7 @@ async fn urls_of_every_usual_form_are_accepted() {
             "http://127.0.0.1:8080/",
             "http://[::1]:8080/mcp",
             "https://everything.demo.svc.cluster.local:443/a/b/c",
+            &format!("http://{}.test/{}", "x".repeat(63), "x".repeat(64)),
         ] {
             let object = server("s", &json!({"transport": http(url)})).to_string();
             let arguments = ["apply", "--dry-run=server", "-n", &namespace.name, "-f", "-"];
@@ -341,6 +342,7 @@ async fn a_wrong_server_is_refused_by_name_of_the_field() {
                 (server("s", &json!({"transport": http("ftp://a.test/mcp")})), &["transport.http.url must be an absolute http:// or https:// URL"]),
                 (server("s", &json!({"transport": http("http://u:p@a.test/mcp")})), &["no user information"]),
                 (server("s", &json!({"transport": http("http://a.test/#f")})), &["fragment"]),
+                (server("s", &json!({"transport": http(&format!("http://a.{}.test/mcp", "x".repeat(64)))})), &["transport.http.url: a label of the host has at most 63 characters"]),
                 (server("s", &shared_as("Content-Length")), &["auth.shared.header"]),
                 (server("s", &shared_as("Expect")), &["auth.shared.header"]),
                 (server("s", &shared_as("content-encoding")), &["auth.shared.header"]),

@@ -1,23 +1,29 @@
 //! Secrets, planted wherever one can be, are found in nothing that Berth writes (must show 7 of the step).
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
 use berth_api::label::MANAGED_BY;
 use berth_api::{AgentSession, McpServer};
 use berth_e2e::{
-    McpClient, Probe, TestNamespace, eventually, in_namespace, is_ready, kubectl, mcp_server, session,
+    Books, McpClient, Probe, TestNamespace, eventually, in_namespace, is_ready, kubectl, mcp_server, session,
     subject_of, system_namespace, tool_call, tool_call_with, wait_until_ready,
 };
+use futures::future::join_all;
 use http::Request;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::api::{Api, DeleteParams, ListParams, LogParams, PostParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 const BOUND: Duration = Duration::from_mins(1);
 /// Kinds whose objects Berth makes or writes to, or that show what it makes.
 const KINDS: &str = "bsrv,bses,pods,events,configmaps,services,endpointslices,serviceaccounts,leases,networkpolicies,deployments,\
                      replicasets";
+
+const SERVERS: [&str; 2] = ["shared", "own"];
 
 /// The secrets of one run: logs still hold what earlier runs planted.
 struct Secrets {
@@ -77,8 +83,11 @@ async fn servers(namespace: &TestNamespace, probe: &Probe, secrets: &Secrets) {
     let shared =
         json!({"auth": {"type": "Shared", "shared": {"secretKeyRef": {"name": "upstream", "key": "token"}}}});
     let own = json!({"auth": {"type": "Session", "session": {"header": "x-api-key", "scheme": ""}}});
-    let url = probe.url();
-    futures::join!(mcp_server(namespace, "shared", &url, shared), mcp_server(namespace, "own", &url, own));
+    let [of_shared, of_own] = SERVERS.map(|server| format!("{}/{server}", probe.url()));
+    futures::join!(
+        mcp_server(namespace, "shared", &of_shared, shared),
+        mcp_server(namespace, "own", &of_own, own)
+    );
 }
 
 /// One session of each.
@@ -93,30 +102,140 @@ async fn sessions(namespace: &TestNamespace) -> (AgentSession, AgentSession) {
     futures::join!(session(namespace, "s-shared", "alice", &["shared"]), own)
 }
 
-/// Sessions that meet `fault` when they connect, and in a call; what the client is told is its own affair.
-async fn meet(namespace: &TestNamespace, probe: &Probe, fault: &Value, token: &str) {
-    let made = sessions(namespace).await;
-    let client = |server: &str| McpClient::new(&namespace.name, &format!("s-{server}"), server, token);
-    probe.set_faults(&json!({"initialize": fault})).await;
-    for server in ["shared", "own"] {
-        let answer = client(server).try_initialize(&json!({})).await;
-        assert!(answer["error"].is_object(), "{fault}: {answer}");
+/// What the upstream can be asked for, as faults and books name it.
+const STEPS: [&str; 5] = ["initialize", "notifications/initialized", "tools/call", "GET", "DELETE"];
+
+/// How often it was asked for that on behalf of `server`, and gave a fault.
+fn struck(books: &Books, step: &str, server: &str) -> usize {
+    let path = format!("/mcp/{server}");
+    let is_struck = |entry: &&Value| entry["path"] == path.as_str() && !entry["fault"].is_null();
+    books.requests(step).iter().filter(is_struck).count()
+}
+
+/// The sessions of one run.
+struct Sessions<'a> {
+    namespace: &'a TestNamespace,
+    probe: &'a Probe,
+    token: &'a str,
+}
+
+impl Sessions<'_> {
+    fn client(&self, server: &str) -> McpClient {
+        McpClient::new(&self.namespace.name, &format!("s-{server}"), server, self.token)
     }
-    probe.clear_faults().await;
-    // Who was refused as Unauthorized is until the credential changes.
-    if fault["status"] != 401 {
-        for server in ["shared", "own"] {
-            let client = eventually("it is connected", BOUND, || async {
-                let mut client = client(server);
-                client.try_initialize(&json!({})).await.get("result").map(|_| client)
-            })
-            .await;
-            assert_eq!(client.call("echo", json!({"message": "on"})).await, "on");
-            let meta = json!({"probe.test/fault": fault});
-            client.begin(&tool_call_with(&json!(1), "echo", json!({}), meta)).await.messages().await;
+
+    /// New ones that meet `fault` in each step; what the client is told is its own affair. Gives what objects said meanwhile.
+    async fn meet(&self, fault: &Value) -> Vec<(String, String)> {
+        let made = sessions(self.namespace).await;
+        let mut said = self.connect(fault, "initialize").await;
+        // Who was refused as Unauthorized is until the credential changes.
+        if fault["status"] != 401 {
+            said.extend(self.connect(fault, "notifications/initialized").await);
+            self.probe.set_faults(&json!({"get": fault, "delete": fault})).await;
+            join_all(SERVERS.map(|server| self.call_and_listen(fault, server))).await;
+        }
+        futures::join!(self.namespace.end(&made.0, BOUND), self.namespace.end(&made.1, BOUND));
+        self.probe.clear_faults().await;
+        said
+    }
+
+    /// Connects where the upstream has a fault in that step, and gives what the objects say once they tell of it.
+    async fn connect(&self, fault: &Value, step: &str) -> Vec<(String, String)> {
+        self.probe.set_faults(&json!({step: fault})).await;
+        join_all(SERVERS.map(|server| self.fail(fault, step, server))).await;
+        self.probe.set_faults(&json!({step: null})).await;
+        let print = async |arguments: &[&str]| {
+            let printed = kubectl(&[arguments, &["-n", &self.namespace.name]].concat(), "").await;
+            assert!(printed.ok, "{printed:?}");
+            (format!("{} after {step}, {fault}", arguments[0]), printed.out)
+        };
+        let said = futures::join!(print(&["get", KINDS, "-o", "yaml"]), print(&["describe", "bsrv,bses"]));
+        vec![said.0, said.1]
+    }
+
+    /// Connects to `server`, which has a fault in that step, until it is met there and told of.
+    async fn fail(&self, fault: &Value, step: &str, server: &str) {
+        let before = struck(&self.probe.books().await, step, server);
+        let answer = eventually("the upstream is asked", BOUND, || async {
+            let answer = self.client(server).try_initialize(&json!({})).await;
+            (struck(&self.probe.books().await, step, server) > before).then_some(answer)
+        })
+        .await;
+        // There is nothing to read in the answer to a notification, and so only its status matters.
+        let is_read = step == "initialize" || fault["status"].as_u64() >= Some(300);
+        assert_eq!(answer["error"].is_object(), is_read, "{step}, {fault}: {answer}");
+        if is_read {
+            self.is_told(server, step, answer["error"]["data"]["reason"].as_str()).await;
         }
     }
-    futures::join!(namespace.end(&made.0, BOUND), namespace.end(&made.1, BOUND));
+
+    /// Waits until the status of the session tells why that step failed; it gives the same reason as the client got, if that is not
+    /// told the upstream's own error.
+    async fn is_told(&self, server: &str, step: &str, reason: Option<&str>) {
+        eventually(&format!("the status tells of {reason:?} in {step}"), BOUND, || async {
+            let session = self.namespace.api::<AgentSession>().get(&format!("s-{server}")).await.unwrap();
+            let told = session.status?.servers.into_iter().next()?;
+            let is_same = reason.is_none_or(|reason| told.reason.as_deref() == Some(reason));
+            (told.reason.is_some() && is_same && told.last_error?.contains(step)).then_some(())
+        })
+        .await;
+    }
+
+    /// A client that works once it is connected.
+    async fn connected(&self, server: &str) -> McpClient {
+        eventually("it is connected", BOUND, || async {
+            let mut client = self.client(server);
+            client.try_initialize(&json!({})).await.get("result")?;
+            let answer = client.call_as(&json!(1), "echo", json!({"message": "on"})).await;
+            (answer["result"]["content"][0]["text"] == "on").then_some(client)
+        })
+        .await
+    }
+
+    /// Meets the fault in a call and in the stream of the upstream's own messages, and leaves a connection, to be ended.
+    async fn call_and_listen(&self, fault: &Value, server: &str) {
+        let meta = json!({"probe.test/fault": fault});
+        let call = tool_call_with(&json!(1), "echo", json!({}), meta);
+        self.connected(server).await.begin(&call).await.messages().await;
+        let client = self.connected(server).await;
+        let before = struck(&self.probe.books().await, "GET", server);
+        let listening = client.listen().await;
+        self.probe
+            .until("the stream is asked for", BOUND, |books| struck(books, "GET", server) > before)
+            .await;
+        drop(listening);
+        self.connected(server).await;
+    }
+}
+
+/// Each fault was met in each step: its names in the books.
+fn all_were_met(books: &Books) {
+    for step in STEPS {
+        let met: BTreeSet<String> = books
+            .requests(step)
+            .iter()
+            .filter_map(|entry| Some(entry["fault"].as_str()?.to_owned()))
+            .collect();
+        for status in [200, 302, 400, 404, 429, 500] {
+            assert!(met.contains(&format!("status {status}")), "{status} in {step}: {met:?}");
+        }
+        assert!(met.contains("answer"), "{step}: {met:?}");
+    }
+}
+
+/// A secret as it is, and as it stands in the base64 of any text around it, in both alphabets.
+fn forms(secret: &str) -> Vec<String> {
+    let mut forms = vec![secret.to_owned()];
+    for before in 0..3 {
+        let text = [&vec![0; before], secret.as_bytes()].concat();
+        let encoded = STANDARD_NO_PAD.encode(&text);
+        // The characters all of whose bits are the secret's.
+        let own = &encoded[(8 * before).div_ceil(6)..8 * text.len() / 6];
+        forms.push(own.to_owned());
+        forms.push(own.replace('+', "-").replace('/', "_"));
+    }
+    forms.dedup();
+    forms
 }
 
 /// The pods of Berth in a namespace, when each is Ready: whoever has not begun has no log.
@@ -200,8 +319,10 @@ async fn no_secret_is_in_logs_events_status_or_metrics() {
         let secrets = Secrets::of(&namespace);
         servers(&namespace, &probe, &secrets).await;
         let token = namespace.token("alice").await;
+        let with_faults = Sessions { namespace: &namespace, probe: &probe, token: &token };
+        let mut everything = Vec::new();
         for (number, fault) in refusals(&secrets).iter().enumerate() {
-            meet(&namespace, &probe, fault, &token).await;
+            everything.extend(with_faults.meet(fault).await);
             if number == 3 {
                 session_secret(&namespace, &secrets.rotated).await;
             }
@@ -217,7 +338,7 @@ async fn no_secret_is_in_logs_events_status_or_metrics() {
         }
 
         let signature = token.rsplit('.').next().unwrap();
-        let everything = written(&namespace.client, &namespace.name).await;
+        everything.extend(written(&namespace.client, &namespace.name).await);
         let names: Vec<&String> = everything.iter().map(|(name, _)| name).collect();
         for prefix in SEARCHED {
             assert!(names.iter().any(|name| name.starts_with(prefix)), "no {prefix}: {names:?}");
@@ -226,16 +347,19 @@ async fn no_secret_is_in_logs_events_status_or_metrics() {
         let sidecars: Vec<_> =
             everything.iter().filter(|(name, _)| name.starts_with("log of sidecar in ")).collect();
         assert!(sidecars.len() >= 2, "{names:?}");
-        for server in ["shared", "own"] {
+        for server in SERVERS {
             let of_it = format!("{}/s-{server}", namespace.name);
             let log = sidecars.iter().find(|(_, log)| log.contains(&of_it)).expect("a log names the session");
             assert!(log.1.contains("\"result\":\"Connected\""), "{server}: its log says that it connected");
         }
         let Secrets { shared, own, rotated, body } = &secrets;
         let (shared, own, rotated) = (shared.as_str(), own.as_str(), rotated.as_str());
-        for secret in [shared, own, rotated, body.as_str(), signature] {
+        let header = STANDARD_NO_PAD.encode(format!("Bearer {shared}"));
+        assert!(forms(shared).iter().any(|form| header.contains(form)), "base64 is seen through");
+        for secret in [shared, own, rotated, body.as_str(), signature].iter().flat_map(|secret| forms(secret))
+        {
             for (name, text) in &everything {
-                let found = text.lines().find(|line| line.contains(secret));
+                let found = text.lines().find(|line| line.contains(&secret));
                 assert_eq!(found, None, "{secret} is in the {name}");
             }
         }
@@ -243,7 +367,9 @@ async fn no_secret_is_in_logs_events_status_or_metrics() {
         assert_eq!(servers.items.len(), 2);
         drop(last);
         // The books have digests of what really was sent.
-        let books = probe.books().await.0.to_string();
+        let books = probe.books().await;
+        all_were_met(&books);
+        let books = books.0.to_string();
         assert!([shared, own, rotated, signature].iter().all(|secret| !books.contains(secret)));
         let hex = |text: &str| {
             Sha256::digest(text).iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"))

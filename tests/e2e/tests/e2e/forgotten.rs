@@ -4,7 +4,7 @@
 use berth_api::AgentSession;
 use berth_e2e::{
     Books, McpClient, Probe, TestNamespace, ends_and_leaves_nothing, eventually, in_namespace, mcp_server,
-    session,
+    session, tool_call,
 };
 use futures::future::join_all;
 use serde_json::{Value, json};
@@ -103,6 +103,50 @@ async fn status(namespace: &TestNamespace) -> (Vec<Value>, Value) {
 fn opened_at(books: &Books, path: &str) -> Vec<Value> {
     let at_path = books.requests("initialize").into_iter().filter(|entry| entry["path"] == path);
     at_path.map(|entry| entry["minted"].clone()).filter(|minted| !minted.is_null()).collect()
+}
+
+/// CASES.md 6.
+#[tokio::test]
+async fn an_upstream_that_was_restarted_costs_no_call_but_where_its_state_must_not_be_lost_unseen() {
+    in_namespace("restarted", |namespace| async move {
+        let probe = Probe::start(&namespace).await;
+        let (url, strict) = (probe.url(), probe.url() + "/strict");
+        futures::join!(
+            mcp_server(&namespace, "probe", &url, json!({})),
+            mcp_server(&namespace, "strict", &strict, json!({"onStateLost": "Fail"}))
+        );
+        session(&namespace, "s", "alice", &["probe", "strict"]).await;
+        let token = namespace.token("alice").await;
+        let usual = client(&namespace, "probe", &token).await;
+        let mut strict = client(&namespace, "strict", &token).await;
+        for client in [&usual, &strict] {
+            client.call("remember", json!({"value": "kept"})).await;
+        }
+        probe.restart().await;
+
+        let answer = usual.call_as(&json!(1), "echo", json!({"message": "on"})).await;
+        let result = &answer["result"];
+        assert_eq!(result["content"][0]["text"], "on", "{answer}");
+        assert_eq!(result["_meta"][MARK], true, "{answer}");
+        let books = probe.books().await;
+        let counts = ["initialize", "initializeWithSession", "toolsCall"].map(|name| books.total(name));
+        assert_eq!(counts, [1, 0, 1], "{books:?}");
+
+        for id in [7, 8] {
+            let refused = strict.send(&tool_call(&json!(id), "recall", json!({}))).await;
+            assert_eq!(refused.status, 404, "{refused:?}");
+            assert_eq!(refused.answer_to(&json!(id))["error"]["code"], -32001, "{refused:?}");
+        }
+        let books = probe.books().await;
+        assert_eq!(books.total("toolsCall"), 1, "nothing is carried out on another state: {books:?}");
+        strict.initialize().await;
+        let recalled = strict.call_as(&json!(9), "recall", json!({})).await;
+        assert_eq!(recalled["result"]["structuredContent"]["value"], Value::Null, "{recalled}");
+        let books = probe.books().await;
+        assert_eq!((opened_at(&books, "/mcp").len(), opened_at(&books, "/mcp/strict").len()), (1, 1));
+        ends_and_leaves_nothing(&namespace, "s").await;
+    })
+    .await;
 }
 
 /// CASES.md 7.

@@ -2,8 +2,8 @@
 
 use berth_api::AgentSession;
 use berth_e2e::{
-    McpClient, POOL, Probe, TestNamespace, eventually, gateway_url, in_namespace, initialize, is_ready,
-    mcp_server, pod_metrics, post, session, system_namespace,
+    McpClient, POOL, Probe, TestNamespace, ends_and_leaves_nothing, eventually, gateway_url, in_namespace,
+    initialize, is_ready, mcp_server, pod_metrics, post, session, system_namespace,
 };
 use futures::future::join_all;
 use http::{Request, StatusCode};
@@ -168,6 +168,58 @@ async fn a_rotated_authority_is_taken_up_by_the_next_connection_and_costs_no_ses
             assert_eq!(answer["result"]["content"][0]["text"], "new socket", "{answer}");
         }
         assert_eq!(probe.books().await.total("initialize"), 4, "those that lived go on");
+    })
+    .await;
+}
+
+/// A redirect of whatever comes to that path.
+async fn redirect(probe: &Probe, path: &str, location: &str) {
+    let fault = json!({"status": 307, "headers": {"location": location}, "path": path});
+    probe.set_faults(&json!({"any": fault})).await;
+}
+
+#[tokio::test]
+async fn a_redirect_is_followed_within_the_origin_and_nothing_goes_to_another_one() {
+    in_namespace("redirect", |namespace| async move {
+        let probe = Probe::start(&namespace).await;
+        let names = ["within", "plain", "good", "direct"];
+        let plain = probe.url_at("http", 8081);
+        join_all(names.map(async |name| {
+            let url = if name == "direct" { plain.clone() } else { format!("{}/{name}", probe.url()) };
+            mcp_server(&namespace, name, &url, json!({})).await
+        }))
+        .await;
+        session(&namespace, "s", "alice", &names).await;
+        let token = namespace.token("alice").await;
+        let accepted = async |port: &str| {
+            probe.books().await.0["connections"]["ports"][port]["accepted"].as_u64().unwrap_or(0)
+        };
+        // Two other ports of the same host, where somebody listens.
+        for (port, location) in [("plain", plain.clone()), ("good", probe.url_at("https", 8443))] {
+            redirect(&probe, &format!("/mcp/{port}"), &location).await;
+            let (reason, text) = met(&namespace, "s", port, &token).await.expect("nobody is asked there");
+            assert_eq!(reason, "ProtocolError", "{text}");
+            assert!(text.contains("only redirects within"), "{text}");
+            assert_eq!(accepted(port).await, 0, "{port}: nobody even dials there");
+        }
+        redirect(&probe, "/mcp/within", "/mcp").await;
+        let mut client = McpClient::new(&namespace.name, "s", "within", &token);
+        client.initialize().await;
+        assert_eq!(client.call("echo", json!({"message": "on"})).await, "on");
+        let books = probe.books().await;
+        let calls: Vec<Value> = ["path", "status"]
+            .map(|field| books.requests("tools/call").iter().map(|entry| entry[field].clone()).collect())
+            .to_vec();
+        assert_eq!(calls, [json!(["/mcp/within", "/mcp"]), json!([307, 200])]);
+        assert!(books.journal().iter().all(|entry| entry["port"] == "main"), "{books:?}");
+
+        // Whoever is meant to come to the other port is counted there.
+        assert_eq!(met(&namespace, "s", "direct", &token).await, None);
+        assert_eq!(accepted("plain").await, 1);
+        ends_and_leaves_nothing(&namespace, "s").await;
+        let sessions = probe.books().await.sessions();
+        assert_eq!(sessions.len(), 2, "{sessions:?}");
+        assert!(sessions.iter().all(|session| session["ended"] == "DELETE"), "{sessions:?}");
     })
     .await;
 }

@@ -57,6 +57,9 @@ async fn a_call_that_breaks_is_not_replayed_and_its_error_says_that_nobody_knows
         let faults = [
             (json!({"close": true}), 0),
             (json!({"close": true, "after": true}), 1),
+            (json!({"status": 500, "after": true}), 1),
+            (json!({"status": 502}), 0),
+            (json!({"status": 504, "after": true}), 1),
             (json!({"answer": {"stall": true, "breakAfterMs": 200}}), 1),
             (json!({"answer": {"sse": true, "breakAfterEvents": 0}}), 1),
             (json!({"answer": {"sse": true, "endAfterEvents": 0}}), 1),

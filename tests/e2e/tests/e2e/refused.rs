@@ -2,7 +2,8 @@
 
 use berth_api::{AgentSession, BindingStatus, McpServer};
 use berth_e2e::{
-    McpClient, Probe, TestNamespace, eventually, figure, in_namespace, mcp_server, rounds, session,
+    Books, McpClient, Probe, TestNamespace, eventually, figure, in_namespace, mcp_server, nothing_is_open,
+    rounds, session, wait_for_baseline,
 };
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Secret;
@@ -60,6 +61,16 @@ async fn told_by_all(namespace: &TestNamespace, names: &[String], reason: Option
     .await;
 }
 
+/// Ends the sessions: neither Berth nor the upstream has anything open then.
+async fn nothing_is_left(namespace: &TestNamespace, probe: &Probe, names: &[String]) {
+    let api = namespace.api::<AgentSession>();
+    let ends = names.iter().map(async |name| namespace.end(&api.get(name).await.unwrap(), BOUND).await);
+    join_all(ends).await;
+    wait_for_baseline(namespace, 0).await;
+    let is_left = |books: &Books| books.0["connections"]["mcpOpen"] == 0;
+    probe.until("no connection to the upstream is open", BOUND, is_left).await;
+}
+
 /// CASES.md 10 and 14.
 #[tokio::test]
 async fn a_credential_that_is_refused_is_not_tried_again_until_it_or_the_spec_changes() {
@@ -105,6 +116,7 @@ async fn a_credential_that_is_refused_is_not_tried_again_until_it_or_the_spec_ch
             assert_eq!(tried().await, expected(number), "{status}: one attempt of each session");
             told_by_all(&namespace, &names, Some("Unauthorized"), &status.to_string()).await;
         }
+        nothing_is_open(&namespace, 2 * names.len()).await;
         for answer in first_calls(&namespace, &names, "other", &token).await {
             assert!(answer["result"].is_object(), "the other server of the session serves: {answer}");
         }
@@ -118,6 +130,7 @@ async fn a_credential_that_is_refused_is_not_tried_again_until_it_or_the_spec_ch
         assert_eq!(tried().await, expected(4));
         told_by_all(&namespace, &names, None, "").await;
         figure("attempts of each session with a refused credential, however many calls", 1);
+        nothing_is_left(&namespace, &probe, &names).await;
     })
     .await;
 }

@@ -127,6 +127,8 @@ type Lost = Arc<dyn Fn() -> u64 + Send + Sync>;
 pub(super) struct Struck<'a> {
     pub hang: &'a Hang,
     pub probe: &'a Probe,
+    /// The last entry of the probe's journal before.
+    pub since: u64,
     /// Counts the packets that are lost; they are as long as this is there.
     lost: Option<Lost>,
 }
@@ -134,7 +136,9 @@ pub(super) struct Struck<'a> {
 impl Hang {
     /// Brings it about. What takes time of a processor runs beside the runtime: hangs that are measured run beside each other.
     pub(super) async fn strike<'a>(&'a self, namespace: &TestNamespace, probe: &'a Probe) -> Struck<'a> {
-        let mut struck = Struck { hang: self, probe, lost: None };
+        let books = probe.books().await;
+        let since = books.0["journal"].as_array().and_then(|journal| journal.last()?["seq"].as_u64());
+        let mut struck = Struck { hang: self, probe, since: since.unwrap_or(0), lost: None };
         match self.cause {
             Cause::Faults(faults) => probe.set_faults(&serde_json::from_str(faults).unwrap()).await,
             Cause::Loss(packets) => {
