@@ -196,7 +196,7 @@ async fn a_session_whose_server_is_deleted_says_so_at_once_to_callers_new_and_wa
 /// A sidecar that is frozen while its kernel acknowledges what comes.
 #[tokio::test]
 async fn a_sidecar_that_begins_no_answer_in_time_is_given_up_where_the_client_takes_a_stream() {
-    let world = World::with(Settings { head_wait: Duration::from_millis(100), ..settings() }).await;
+    let world = World::with(Settings { head_wait: Duration::from_secs(1), ..settings() }).await;
     world.place();
     let held = || {
         let (sender, receiver) = tokio::sync::mpsc::channel(1);

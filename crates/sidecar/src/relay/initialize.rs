@@ -9,8 +9,9 @@ use http::{HeaderValue, StatusCode};
 use std::sync::Arc;
 
 /// Largest parameters of `initialize`, in bytes. They are kept as the client spelled them by the session that connected with them
-/// and by whoever waits for the connection. Those in use have some hundred bytes.
-const MAX_PARAMS: usize = 64 * 1024;
+/// and by whoever waits for the connection. Those in use have some hundred bytes, more where a client
+/// brings its icons along.
+const MAX_PARAMS: usize = 256 * 1024;
 
 /// An `initialize`.
 pub(super) struct Opening<'a> {
@@ -101,7 +102,7 @@ mod tests {
         assert_eq!(response.status(), StatusCode::PAYLOAD_TOO_LARGE);
         let text = axum::body::to_bytes(response.into_body(), 1024).await.unwrap();
         let text = std::str::from_utf8(&text).unwrap();
-        assert!(text.contains(r#""id":"i""#) && text.contains("limit of 65536 bytes"), "{text}");
+        assert!(text.contains(r#""id":"i""#) && text.contains("limit of 262144 bytes"), "{text}");
         assert_eq!(budget.left(), budget.whole());
 
         let response = receive(&session, &headers, Body::from(initialize(MAX_PARAMS))).await;

@@ -5,11 +5,15 @@ use crate::budget::Charge;
 use crate::session::Turn;
 use berth_mcp::sse::{Event, encode};
 use bytes::Bytes;
+use std::time::Duration;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
 
 /// Events that wait for a slow client; more make the call wait, and with it the upstream, but no other call.
 const BUFFERED_EVENTS: usize = 16;
+/// How long the client of a call that keeps its turn may take to make room: events come in bursts.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Where a call's answer goes.
 pub(super) struct Reply {
@@ -17,7 +21,7 @@ pub(super) struct Reply {
     events: Option<mpsc::Sender<Bytes>>,
     /// The client takes an event stream.
     accepts_stream: bool,
-    /// The call's turn, given back as soon as the call waits for its client.
+    /// The call's turn, given back once the call has waited for its client.
     turn: Option<Turn>,
 }
 
@@ -63,10 +67,15 @@ impl Reply {
             Ok(()) => true,
             Err(TrySendError::Closed(_)) => false,
             Err(TrySendError::Full(event)) => {
-                if let Some(turn) = &mut self.turn {
-                    turn.give_back();
+                let mut sent = std::pin::pin!(events.send(event));
+                if let Ok(sent) = timeout(PATIENCE, &mut sent).await {
+                    sent.is_ok()
+                } else {
+                    if let Some(turn) = &mut self.turn {
+                        turn.give_back();
+                    }
+                    sent.await.is_ok()
                 }
-                events.send(event).await.is_ok()
             }
         };
         if !taken {
@@ -91,5 +100,44 @@ impl Reply {
         }
         self.event(text, charge).await;
         self.events = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget::Budget;
+    use crate::session::Lanes;
+    use futures::FutureExt;
+    use std::sync::Arc;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_reads_costs_its_call_no_turn_however_events_come_and_one_that_does_not_does() {
+        let (lanes, budget) = (Arc::<Lanes>::default(), Budget::mebibytes(1));
+        let (head, answer) = oneshot::channel();
+        let mut reply = Reply::new(head, true);
+        reply.begin(lanes.enter(1, 1).unwrap());
+        let mut next = lanes.enter(1, 1).unwrap();
+        reply.open_stream();
+        let Ok(Answer::Stream(mut events)) = answer.await else { panic!("a stream is open") };
+        let burst = async {
+            for _ in 0..5 * BUFFERED_EVENTS {
+                assert!(reply.event("x".into(), budget.charge()).await);
+            }
+        };
+        let read = async {
+            for _ in 0..5 * BUFFERED_EVENTS {
+                events.recv().await.expect("an event");
+            }
+        };
+        tokio::join!(burst, read);
+        assert!(next.come().now_or_never().is_none(), "the call has kept its turn");
+        let unread = async {
+            for _ in 0..=BUFFERED_EVENTS {
+                reply.event("x".into(), budget.charge()).await;
+            }
+        };
+        assert!(timeout(2 * PATIENCE, unread).await.is_err(), "nobody reads");
+        assert!(next.come().now_or_never().is_some(), "its turn is the next one's");
     }
 }

@@ -120,7 +120,7 @@ async fn a_success_that_comes_long_after_the_bound_of_an_end_is_closed_too_and_h
     let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
     upstream.books().on_initialize = Act::Hold;
     let mut session = spec("s", &upstream);
-    (session.timeouts.connect_millis, session.timeouts.close_millis) = (1_000, 50);
+    (session.timeouts.connect_millis, session.timeouts.close_millis) = (3_000, 50);
     harness.put(&session).await;
     let error = harness.client("s").initialize().await.unwrap_err();
     let over = Instant::now();
@@ -148,7 +148,7 @@ async fn an_end_waits_for_a_late_success_no_longer_than_it_may_take() {
         let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
         upstream.books().on_initialize = Act::Hold;
         let mut session = spec("s", &upstream);
-        (session.timeouts.connect_millis, session.timeouts.close_millis) = (200, close_millis);
+        (session.timeouts.connect_millis, session.timeouts.close_millis) = (1_000, close_millis);
         harness.put(&session).await;
         harness.client("s").initialize().await.unwrap_err();
         let answer = async {

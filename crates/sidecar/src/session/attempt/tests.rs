@@ -383,10 +383,10 @@ async fn attempts_that_are_still_being_cleaned_up_after_are_bounded() {
     let shared = fixture::shared();
     let session = session(&shared, spec(address, "Bearer first"));
     let (cleaning, attempts): (Vec<_>, Vec<_>) =
-        (0..8).map(|epoch| Running::new(session.clone(), epoch)).unzip();
+        (0..16).map(|epoch| Running::new(session.clone(), epoch)).unzip();
     lock(&session.inner).attempts = attempts;
     let told = connect(&session).await.err().unwrap();
-    assert!(told.message.contains("8 attempts that failed are still being cleaned up"), "{told:?}");
+    assert!(told.message.contains("16 attempts that failed are still being cleaned up"), "{told:?}");
     assert_eq!(lock(&books).initializes, 0);
     drop(cleaning);
     connect(&session).await.unwrap();
