@@ -202,8 +202,8 @@ impl Struck<'_> {
     }
 }
 
-/// The servers of [`HANGS`], which give up after [`CONNECT`].
-pub(super) async fn servers(namespace: &TestNamespace, probe: &Probe) {
+/// The servers of [`HANGS`], with this `timeouts.connect`.
+pub(super) async fn servers(namespace: &TestNamespace, probe: &Probe, connect: Duration) {
     let object = json!({"metadata": {"name": "probe-ca"}, "data": {"ca.crt": probe.ca().await}});
     namespace.create::<ConfigMap>(object).await;
     let tls = json!({"caRef": {"kind": "ConfigMap", "name": "probe-ca", "key": "ca.crt"}});
@@ -215,7 +215,7 @@ pub(super) async fn servers(namespace: &TestNamespace, probe: &Probe) {
         }
         let more = json!({
             "transport": {"type": "Http", "http": http},
-            "timeouts": {"connect": format!("{}s", CONNECT.as_secs()), "drain": "1s", "close": "2s"},
+            "timeouts": {"connect": format!("{}s", connect.as_secs()), "drain": "1s", "close": "2s"},
             // One pod of each, so that no other one comes or goes meanwhile.
             "pool": {"sessionsPerPod": 200},
         });
