@@ -144,8 +144,8 @@ async fn a_killed_sidecar_costs_no_session_and_its_loss_is_told_at_the_end() {
 #[tokio::test]
 async fn a_url_that_no_sidecar_can_use_is_told_and_not_ready() {
     in_namespace("url", |namespace| async move {
-        // Of the right form, but no name has so long a label.
-        let url = format!("http://{}.test/mcp", "p".repeat(64));
+        // Of the right form, but no name is so long.
+        let url = format!("http://{}.test/mcp", vec!["p".repeat(60); 5].join("."));
         let transport = json!({"type": "Http", "http": {"url": url}});
         let server = json!({"metadata": {"name": "probe"}, "spec": {"transport": transport}});
         namespace.create::<berth_api::McpServer>(server).await;
