@@ -11,10 +11,11 @@ use crate::route::Destination;
 use axum::body::Body;
 use axum::response::Response;
 use berth_api::Reason;
-use berth_mcp::header::is_event_stream;
+use berth_mcp::header::accepts_stream;
 use berth_net::client::Target;
+use berth_wire::NOT_ACCEPTED_HEADER;
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, StatusCode, header::ACCEPT};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header::ACCEPT};
 use std::net::SocketAddr;
 use tokio::time::timeout;
 
@@ -81,7 +82,7 @@ async fn attempt(gateway: &Gateway, to: &Destination, call: &Call) -> Attempt {
     *request.method_mut() = call.method.clone();
     *request.headers_mut() = call.headers.clone();
     let asked = gateway.sidecars.request(&target, request);
-    let answered = if takes_stream(&call.headers) {
+    let answered = if accepts_stream(call.headers.get_all(ACCEPT).iter().map(HeaderValue::as_bytes)) {
         timeout(gateway.settings.head_wait, asked).await
     } else {
         // Nobody can say how long the sidecar may work on the whole answer.
@@ -96,6 +97,10 @@ async fn attempt(gateway: &Gateway, to: &Destination, call: &Call) -> Attempt {
             tracing::info!(session = %to.session_uid, pod = %to.placement.pod_uid, "the sidecar does not hold the session");
             Attempt::NotHeld
         }
+        Ok(answer) if answer.headers().contains_key(NOT_ACCEPTED_HEADER) => {
+            tracing::warn!(session = %to.session_uid, pod = %to.placement.pod_uid, "the sidecar takes no more connections");
+            Attempt::NotSent
+        }
         Ok(answer) => {
             let mut response = Response::new(());
             *response.status_mut() = answer.status();
@@ -107,10 +112,4 @@ async fn attempt(gateway: &Gateway, to: &Destination, call: &Call) -> Attempt {
             if error.is_before_send() { Attempt::NotSent } else { Attempt::Unknown }
         }
     }
-}
-
-/// Whether the client says that it takes an event stream.
-fn takes_stream(headers: &HeaderMap) -> bool {
-    let mut values = headers.get_all(ACCEPT).iter();
-    values.any(|value| value.as_bytes().split(|byte| *byte == b',').any(|range| is_event_stream(Some(range))))
 }

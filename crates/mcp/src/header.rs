@@ -34,6 +34,14 @@ pub fn is_event_stream(content_type: Option<impl AsRef<[u8]>>) -> bool {
     content_type.is_some_and(|value| is_media_type(value, EVENT_STREAM))
 }
 
+/// Whether a client that sends these values of `Accept` takes an event stream. Who does not say takes what it gets.
+pub fn accepts_stream<'a>(accept: impl IntoIterator<Item = &'a [u8]>) -> bool {
+    let takes =
+        |range: &[u8]| ["*/*", "text/*", EVENT_STREAM].iter().any(|taken| is_media_type(range, taken));
+    let mut values = accept.into_iter().peekable();
+    values.peek().is_none() || values.any(|value| value.split(|byte| *byte == b',').any(takes))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -46,5 +54,17 @@ mod tests {
             assert!(!is_json(Some(other)) && !is_event_stream(Some(other)), "{other}");
         }
         assert!(!is_json(None::<&str>) && !is_event_stream(None::<&str>));
+    }
+
+    #[test]
+    fn who_takes_an_event_stream_says_so_or_says_nothing() {
+        let takes = |values: &[&'static str]| accepts_stream(values.iter().map(|value| value.as_bytes()));
+        let both = &["application/json", "Text/Event-Stream; q=0.9"];
+        for values in [&[][..], &[ACCEPT_BOTH], &["*/*;q=0.1"], &["TEXT/*"], both] {
+            assert!(takes(values), "{values:?}");
+        }
+        for values in [&["application/json"][..], &[""], &["text/html, application/*"]] {
+            assert!(!takes(values), "{values:?}");
+        }
     }
 }

@@ -7,8 +7,10 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
+use berth_wire::NOT_ACCEPTED_HEADER;
+use futures::StreamExt;
 use http::StatusCode;
-use http::header::{CONNECTION, RETRY_AFTER};
+use http::header::{CONNECTION, HeaderName, RETRY_AFTER};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -34,6 +36,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Connections of operators that have room beyond those of all others: some requests at once and a stream, of the leader and of
 /// the one before it. Whatever gateways keep open, a sidecar takes its orders.
 const FOR_OPERATORS: usize = 256;
+/// How long the body may take of one that is not accepted.
+const UNREAD: Duration = Duration::from_secs(5);
+const NOT_ACCEPTED: HeaderName = HeaderName::from_static(NOT_ACCEPTED_HEADER);
 /// How long connections may go on once a server by [`serve`] is asked to end.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(25);
 
@@ -58,8 +63,11 @@ impl App for Router {
 struct Full;
 
 impl App for Full {
-    async fn answer(&self, _: Option<Peer>, _: Request) -> Response {
-        let headers = [(CONNECTION, "close"), (RETRY_AFTER, "1")];
+    async fn answer(&self, _: Option<Peer>, request: Request) -> Response {
+        // A connection that is closed while a body comes is reset, and the answer may be lost with it.
+        let mut body = request.into_body().into_data_stream();
+        let _ = tokio::time::timeout(UNREAD, async { while let Some(Ok(_)) = body.next().await {} }).await;
+        let headers = [(CONNECTION, "close"), (RETRY_AFTER, "1"), (NOT_ACCEPTED, "true")];
         let text = "as many connections are open as may be; try again\n";
         (StatusCode::SERVICE_UNAVAILABLE, headers, text).into_response()
     }

@@ -221,7 +221,8 @@ async fn gateways_whose_calls_hang_keep_no_operator_out() {
     let _server = cancel.clone().drop_guard();
     tokio::spawn(serve(listener, Some(ca.server_identity("uid-a")), app, 2, cancel));
     let asked = async |uri: &str, path: &str| {
-        let request = Request::get(path).body(Body::empty()).unwrap();
+        // Large enough not to be on its way when the answer is.
+        let request = Request::get(path).body(Body::from(vec![0; 4 * 1024 * 1024])).unwrap();
         let client = PeerClient::new(ca.client(uri));
         let target = Target::sidecar(address, "uid-a");
         let answer = client.request(&target, request);
@@ -247,6 +248,7 @@ async fn gateways_whose_calls_hang_keep_no_operator_out() {
             (refused.status().as_u16(), &refused.headers()["retry-after"]),
             (503, &"1".parse().unwrap())
         );
+        assert!(refused.headers().contains_key(berth_wire::NOT_ACCEPTED_HEADER));
     }
     // A place is free again once a call is over.
     hanging[0].abort();

@@ -12,6 +12,8 @@ pub const OPERATOR_PORT: u16 = 8443;
 pub const OPERATOR_DNS_NAME: &str = "operator.berth.internal";
 /// Header of every control request: the transition count of the Lease that its sender holds, as a decimal number.
 pub const TERM_HEADER: &str = "berth-term";
+/// Header of the 503 of a server that has no place for the connection: the request was not looked at, and can be sent again.
+pub const NOT_ACCEPTED_HEADER: &str = "berth-not-accepted";
 /// First path segment of the data path: `/mcp/{session uid}`.
 pub const DATA_PREFIX: &str = "mcp";
 

@@ -19,6 +19,7 @@
 //! | `POST /v1/sessions/{uid}/wake` | asks for a look at a session whose slot is not where it was; 202, or 404 for one that is not known |
 //!
 //! The gateway speaks MCP to `/{DATA_PREFIX}/{uid}`; a sidecar that does not hold the session answers 421 before accepting anything.
+//! Whoever finds no place for a connection at a server of ours gets 503 with [`NOT_ACCEPTED_HEADER`].
 
 mod end;
 mod identity;
@@ -30,8 +31,8 @@ mod watch;
 
 pub use end::{EndPhase, EndReport, EndRequest, EndStep, Outcome};
 pub use identity::{
-    CA_FILE, CERT_FILE, DATA_PREFIX, GATEWAY_URI, KEY_FILE, OPERATOR_DNS_NAME, OPERATOR_PORT, OPERATOR_URI,
-    SIDECAR_PORT, TERM_HEADER, server_dns_name,
+    CA_FILE, CERT_FILE, DATA_PREFIX, GATEWAY_URI, KEY_FILE, NOT_ACCEPTED_HEADER, OPERATOR_DNS_NAME,
+    OPERATOR_PORT, OPERATOR_URI, SIDECAR_PORT, TERM_HEADER, server_dns_name,
 };
 pub use limits::{Limits, ScopeKey};
 pub use placement::{PlacementLine, ServerPlacement, SessionPlacements};

@@ -110,6 +110,16 @@ async fn a_pod_that_gets_the_session_back_is_tried_again_after_a_pause() {
 }
 
 #[tokio::test]
+async fn a_call_for_which_a_sidecar_had_no_connection_is_sent_again() {
+    let world = World::with(Settings { retry_pause: Duration::from_millis(20), ..settings() }).await;
+    world.place();
+    let full = http::Response::builder().status(503).header(berth_wire::NOT_ACCEPTED_HEADER, "true");
+    world.sidecar.script(Script::Reply(full.body(axum::body::Body::from("full\n")).unwrap()));
+    assert_eq!(world.call(&post(PATH, "alice", "{}")).await.status, 200);
+    assert_eq!(world.sidecar.count(), 2);
+}
+
+#[tokio::test]
 async fn a_pod_that_never_accepts_is_given_up_with_503() {
     let bounds = Settings { placement_wait: Duration::from_millis(100), ..settings() };
     let world = World::with(Settings { retry_pause: Duration::from_millis(30), ..bounds }).await;

@@ -4,7 +4,7 @@ use super::Event;
 use std::collections::VecDeque;
 use std::string::FromUtf8Error;
 
-/// Longest `id` or `event` of an event, in bytes; a longer one is ignored, as if it were not there. A reader keeps the last id to
+/// Longest `id` or `event` of an event, in bytes; a longer one counts as empty. A reader keeps the last id to
 /// take the stream up again, and sends it in a header. The standard sets no bound.
 pub const MAX_FIELD: usize = 1024;
 
@@ -143,9 +143,8 @@ impl Decoder {
             let before = line.len() - value.len();
             return self.data(line, before);
         }
-        if value.len() > MAX_FIELD {
-            return;
-        }
+        // An id that cannot be kept is as an empty one: to go on after the one before would bring events twice.
+        let value = if value.len() > MAX_FIELD { b"" } else { value };
         let value = String::from_utf8_lossy(value);
         match name {
             b"event" => self.event.event = Some(value.into_owned()),

@@ -86,14 +86,15 @@ fn what_a_decoder_holds_is_counted_until_it_is_taken() {
 }
 
 #[test]
-fn an_id_or_name_over_the_bound_is_as_if_it_were_not_there() {
+fn an_id_or_name_over_the_bound_counts_as_empty() {
     let (longest, longer) = ("x".repeat(MAX_FIELD), "x".repeat(MAX_FIELD + 1));
     let stream = format!(
         "event: {longest}\nid: {longest}\ndata: a\n\nid: 7\nevent: {longer}\nid: {longer}\ndata: b\n\nid: {longer}\n\n"
     );
     let first = Event { event: Some(longest.clone()), id: Some(longest), ..data("a") };
-    let second = Event { id: Some("7".into()), ..data("b") };
-    assert_eq!(decode(&[stream.as_bytes()]), [Ok(first), Ok(second)]);
+    let second = Event { event: Some(String::new()), id: Some(String::new()), ..data("b") };
+    let third = Event { id: Some(String::new()), ..Event::default() };
+    assert_eq!(decode(&[stream.as_bytes()]), [Ok(first), Ok(second), Ok(third)]);
 }
 
 proptest! {

@@ -21,20 +21,17 @@ pub(crate) struct News {
 }
 
 /// The lists of which there was news within the last pause, by the method of the news, with the newest that waits.
-pub(crate) struct Storms<T = News>(Mutex<Vec<(&'static str, Option<T>)>>);
+#[derive(Default)]
+pub(crate) struct Storms(Mutex<Vec<(&'static str, Option<News>)>>);
 
-impl<T> Default for Storms<T> {
-    fn default() -> Self {
-        Self(Mutex::default())
-    }
-}
-
-impl<T> Storms<T> {
+impl Storms {
     /// Gives news back that are to be told now; whoever tells them asks [`Self::newest`] after each [`PAUSE`] until there are none.
-    pub(crate) fn hear(&self, list: &'static str, news: T) -> Option<T> {
+    pub(crate) fn hear(&self, list: &'static str, news: News) -> Option<News> {
         let mut lists = lock(&self.0);
         if let Some((_, waiting)) = lists.iter_mut().find(|(known, _)| *known == list) {
-            *waiting = Some(news);
+            // Whoever has the newest already may have missed one that it stands for.
+            let except = if waiting.is_none() { news.except } else { None };
+            *waiting = Some(News { except, ..news });
             return None;
         }
         lists.push((list, None));
@@ -42,7 +39,7 @@ impl<T> Storms<T> {
     }
 
     /// The pause after news of `list` is over: what came meanwhile, the newest alone.
-    pub(crate) fn newest(&self, list: &'static str) -> Option<T> {
+    pub(crate) fn newest(&self, list: &'static str) -> Option<News> {
         let mut lists = lock(&self.0);
         let newest = lists.iter_mut().find(|(known, _)| *known == list)?.1.take();
         if newest.is_none() {
@@ -55,18 +52,24 @@ impl<T> Storms<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::Budget;
 
     #[test]
     fn of_a_storm_the_first_and_the_newest_are_told_and_nothing_is_kept() {
-        let storms = Storms::default();
-        assert_eq!(storms.hear("tools", 1), Some(1));
-        assert_eq!((2..1_000).find_map(|news| storms.hear("tools", news)), None);
-        assert_eq!(storms.hear("prompts", 7), Some(7), "another list");
-        assert_eq!(storms.newest("tools"), Some(999));
-        assert_eq!(storms.hear("tools", 1_000), None, "the next pause has begun");
-        assert_eq!((storms.newest("tools"), storms.newest("tools")), (Some(1_000), None));
-        assert_eq!(storms.newest("prompts"), None);
+        let (storms, budget) = (Storms::default(), Budget::mebibytes(1));
+        let hear = |list, number: u32| {
+            let news = News { text: number.to_string(), held: budget.charge(), except: None };
+            storms.hear(list, news).map(|news| news.text)
+        };
+        let newest = |list| storms.newest(list).map(|news| news.text);
+        assert_eq!(hear("tools", 1).as_deref(), Some("1"));
+        assert_eq!((2..1_000).find_map(|number| hear("tools", number)), None);
+        assert_eq!(hear("prompts", 7).as_deref(), Some("7"), "another list");
+        assert_eq!(newest("tools").as_deref(), Some("999"));
+        assert_eq!(hear("tools", 1_000), None, "the next pause has begun");
+        assert_eq!((newest("tools").as_deref(), newest("tools")), (Some("1000"), None));
+        assert_eq!(newest("prompts"), None);
         assert!(lock(&storms.0).is_empty());
-        assert_eq!(storms.hear("tools", 1_001), Some(1_001), "it is calm again");
+        assert_eq!(hear("tools", 1_001).as_deref(), Some("1001"), "it is calm again");
     }
 }

@@ -228,12 +228,12 @@ impl Attempt {
     }
 
     /// Waits for the answer to an `initialize` whose time is over: it tells the id of a session that has to be ended. The end of
-    /// our own session waits for this, so that from then on there is no more than `close`.
+    /// our own session waits `close` for this and for what is then to be ended, so that from then on there is less.
     async fn late_answer(&self, open: Opening) {
         let Handshake { close, fence, .. } = &self.handshake;
         let end = async {
             fence.cancelled().await;
-            sleep(*close).await;
+            sleep(*close * 3 / 4).await;
         };
         tokio::select! {
             biased;

@@ -118,7 +118,7 @@ impl Struck<'_> {
         .await;
         let made = namespace.api::<AgentSession>().get(session).await.unwrap();
         // drain + close + 10 s
-        namespace.end(&made, Duration::from_secs(1 + 2 + 10)).await;
+        namespace.end(&made, Duration::from_secs(1 + 4 + 10)).await;
         let answer = waiting.await.unwrap();
         assert!(answer.as_ref().map_or(true, |a| !a.headers.contains_key("mcp-session-id")), "{answer:?}");
     }

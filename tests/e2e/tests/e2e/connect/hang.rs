@@ -111,7 +111,7 @@ pub(super) const HANGS: [Hang; 10] = [
         is_told: true,
     },
     Hang {
-        // In the middle between the end of `connect` and that of `close`.
+        // Between the end of `connect` and that of `close`.
         what: "success comes late",
         at: &SLOW,
         cause: Cause::Faults(r#"{"initialize": {"delayMs": 4000, "after": true, "path": "/mcp/slow"}}"#),
@@ -215,7 +215,7 @@ pub(super) async fn servers(namespace: &TestNamespace, probe: &Probe, connect: D
         }
         let more = json!({
             "transport": {"type": "Http", "http": http},
-            "timeouts": {"connect": format!("{}s", connect.as_secs()), "drain": "1s", "close": "2s"},
+            "timeouts": {"connect": format!("{}s", connect.as_secs()), "drain": "1s", "close": "4s"},
             // One pod of each, so that no other one comes or goes meanwhile.
             "pool": {"sessionsPerPod": 200},
         });
