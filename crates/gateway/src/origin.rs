@@ -8,8 +8,8 @@ use crate::respond::Refusal;
 use http::uri::{Authority, Uri};
 use http::{HeaderMap, header};
 
-/// Checks that there is no more than one `Host`, and the host that is asked for against the allowed hosts, then `Origin` against localhost, the allowed origins and the
-/// host itself where that is an allowed one.
+/// Checks that there is no more than one `Host`, then the host that is asked for against the allowed hosts, then `Origin` against
+/// localhost, the allowed origins and the host itself where that is an allowed one.
 pub fn check(uri: &Uri, headers: &HeaderMap, settings: &Settings) -> Result<(), Refusal> {
     if headers.get_all(header::HOST).iter().nth(1).is_some() {
         return Err(Refusal::ManyHosts);

@@ -229,8 +229,8 @@ fn reviewers(client: Client, audience: &str) -> Reviewers {
     Reviewers { tokens: reviewer.clone(), accesses: reviewer }
 }
 
-/// A client that never sends again what may have been sent: a review is bounded as a whole, so a retry within it would only hide why it
-/// failed, and a watch has pauses of its own, which are shorter.
+/// A client that never sends again what may have been sent: a review is bounded as a whole, so a retry within it would only hide why
+/// it failed, and a watch has pauses of its own, which are shorter.
 fn client(config: &Config) -> Result<Client, Error> {
     Ok(berth_cluster::builder(config).map_err(Error::Client)?.build())
 }

@@ -36,14 +36,13 @@ pub(super) fn tell_others(session: &Arc<Session>, own: &Arc<Scope>, text: &str) 
     if held.cover(COPIES * text.len()).is_err() {
         return dropped(session, "there is no memory for it");
     }
-    let text = text.to_owned();
-    if let Some(list) = outside::changed_list(&text) {
-        return changed(session, list, News { text, held, except: Some(own.clone()) });
+    let is_other = |scope: &Arc<Scope>| !Arc::ptr_eq(scope, own);
+    let (read, text) = (outside::read(text), text.to_owned());
+    match read {
+        Outside::Changed(list) => changed(session, list, News { text, held, except: Some(own.clone()) }),
+        Outside::Updated(uri) => tell(session, text, held, |scope| is_other(scope) && scope.wants(&uri)),
+        _ => tell(session, text, held, is_other),
     }
-    let uri = outside::uri(&text);
-    tell(session, text, held, |scope| {
-        !Arc::ptr_eq(scope, own) && uri.as_ref().is_none_or(|uri| scope.wants(uri))
-    });
 }
 
 /// Tells of a list that changed, unless that was told a moment ago: then the newest news wait for the end of the pause.

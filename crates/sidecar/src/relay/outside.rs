@@ -43,21 +43,12 @@ pub(super) fn read(text: &str) -> Outside {
                 Some(uri) => Outside::Updated(uri),
                 None => Outside::Drop("it names no resource"),
             },
-            method => changed(method).map_or(Outside::News, Outside::Changed),
+            // Others that end so may be any number.
+            method => method::LISTS_CHANGED
+                .into_iter()
+                .find(|known| *known == method)
+                .map_or(Outside::News, Outside::Changed),
         },
-    }
-}
-
-/// `method`, if it tells that one of MCP's lists changed. Others may be any number.
-fn changed(method: &str) -> Option<&'static str> {
-    method::LISTS_CHANGED.into_iter().find(|known| *known == method)
-}
-
-/// The list that changed, if a notification of the upstream's tells so.
-pub(super) fn changed_list(text: &str) -> Option<&'static str> {
-    match Frame::parse(text) {
-        Ok(Frame::Notification { method, .. }) => changed(&method),
-        Ok(_) | Err(_) => None,
     }
 }
 
@@ -102,7 +93,7 @@ mod tests {
         }
         for list in method::LISTS_CHANGED {
             let text = format!(r#"{{"jsonrpc":"2.0","method":"{list}"}}"#);
-            assert_eq!((read(&text), changed_list(&text)), (Outside::Changed(list), Some(list)));
+            assert_eq!(read(&text), Outside::Changed(list));
         }
         assert_eq!(read(r#"{"jsonrpc":"2.0","id":"p","method":"ping"}"#), Outside::Ping("\"p\"".into()));
         assert_eq!(

@@ -2,12 +2,17 @@
 
 use crate::support::client::{tool_call, tool_call_with_progress};
 use crate::support::eventually;
-use crate::support::harness::{Harness, read, spec};
+use crate::support::harness::{EndBounds, Harness, read, spec};
 use crate::support::upstream::{Act, Books, Upstream};
 use berth_wire::{Limits, SessionState};
 use futures::future::join_all;
 use http::StatusCode;
 use serde_json::json;
+
+/// Waits until so many requests are in flight.
+async fn in_flight(harness: &Harness, count: i64) {
+    eventually("so many are in flight", || harness.metrics.requests_in_flight.get() == count).await;
+}
 
 #[tokio::test]
 async fn calls_over_the_limit_wait_in_line_and_more_are_refused() {
@@ -18,28 +23,24 @@ async fn calls_over_the_limit_wait_in_line_and_more_are_refused() {
     let client = harness.initialized("s").await;
     let running = client.begin(&tool_call(json!("1"), "hold", &json!({}))).await;
     let sent = || upstream.books().of_method("tools/call").len();
-    let in_flight = |count| {
-        let metrics = &harness.metrics;
-        eventually("so many are in flight", move || metrics.requests_in_flight.get() == count)
-    };
     let echo = async |id: &str| client.json(&tool_call(json!(id), "echo", &json!({"id": id}))).await.1;
     let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "4"}});
     let end = async {
-        in_flight(4).await;
+        in_flight(&harness, 4).await;
         let refused = client.call("echo", json!({})).await;
         assert_eq!(refused["error"]["code"], json!(-32055), "{refused}");
         assert!(refused["error"]["message"].as_str().unwrap().contains("1 requests already and 3 wait"));
         assert_eq!(sent(), 1, "those who wait were not sent");
         client.tell(&cancel).await;
-        in_flight(3).await;
+        in_flight(&harness, 3).await;
         upstream.release();
     };
     let last_two = async {
-        in_flight(3).await;
+        in_flight(&harness, 3).await;
         tokio::join!(echo("5"), end).0
     };
     let rest = async {
-        in_flight(2).await;
+        in_flight(&harness, 2).await;
         tokio::join!(echo("4"), last_two)
     };
     let (first, (second, third)) = tokio::join!(echo("3"), rest);
@@ -60,6 +61,36 @@ async fn calls_over_the_limit_wait_in_line_and_more_are_refused() {
         assert!(books.of_method("notifications/cancelled").is_empty(), "the upstream has never heard of it");
     }
     harness.end_now("s").await;
+    harness.assert_baseline().await;
+}
+
+#[tokio::test]
+async fn a_client_whose_unread_answers_are_as_many_as_calls_may_run_holds_up_no_other() {
+    let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
+    let mut session = spec("s", &upstream);
+    session.limits = Limits { concurrent_calls: 2, queued_calls: 1, ..Limits::default() };
+    harness.put(&session).await;
+    let (slow, quick) = (harness.initialized("s").await, harness.initialized("s").await);
+    let begin = async |id: &str| {
+        // More than whatever is between can hold.
+        slow.begin(&tool_call_with_progress(json!(id), json!(id), "flood", &json!({}))).await
+    };
+    let mut unread = vec![begin("1").await, begin("2").await];
+    for round in 0..20 {
+        assert_eq!(quick.call("echo", json!({"x": round})).await["result"], json!({"x": round}));
+    }
+    // They count on: as many are taken as before, and no more.
+    unread.push(begin("3").await);
+    in_flight(&harness, 3).await;
+    let refused = quick.call("echo", json!({})).await;
+    assert_eq!(refused["error"]["code"], json!(-32055), "{refused}");
+    assert!(refused["error"]["message"].as_str().unwrap().contains("clients that do not read"), "{refused}");
+    slow.tell(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "2"}}))
+        .await;
+    in_flight(&harness, 2).await;
+    assert_eq!(quick.call("echo", json!({"x": 1})).await["result"], json!({"x": 1}));
+    harness.end("s", EndBounds { drain: 0, close: 5_000, wait: 15_000 }).await;
+    drop(unread);
     harness.assert_baseline().await;
 }
 

@@ -21,4 +21,3 @@ mod sealed;
 mod streams;
 mod support;
 mod term;
-mod unread;
