@@ -33,7 +33,7 @@ pub struct Limits {
             .message("limits.responseBytes must be from 1Ki to 32Mi")
     )]
     pub response_bytes: ByteSize,
-    /// Calls that run at once.
+    /// Calls that run at once. One whose client does not read its answer gives its place to another for good, and goes on upstream among those that wait.
     #[serde(default = "Limits::default_concurrent_calls")]
     #[schemars(range(min = 1, max = 1000))]
     pub concurrent_calls: i32,

@@ -10,7 +10,6 @@ use crate::respond::Refusal;
 use crate::route::Destination;
 use axum::body::Body;
 use axum::response::Response;
-use berth_api::Reason;
 use berth_mcp::header::accepts_stream;
 use berth_net::client::Target;
 use berth_wire::NOT_ACCEPTED_HEADER;
@@ -62,7 +61,7 @@ pub async fn forward(gateway: &Gateway, ask: &Ask<'_>, call: &Call) -> Result<Re
             Attempt::NotHeld | Attempt::NotSent => {}
         }
         if ask.since.elapsed() >= gateway.settings.placement_wait {
-            return Err(Refusal::NotPlaced { reason: Reason::Pending });
+            return Err(Refusal::SidecarUnavailable);
         }
         refused = Some(destination);
     }

@@ -7,7 +7,6 @@ use crate::metrics::Kind;
 use crate::path::SessionPath;
 use crate::respond::Refusal;
 use crate::route::{self, Decision, Destination};
-use berth_api::Reason;
 use std::time::Instant;
 use tokio::time::timeout_at;
 
@@ -83,7 +82,7 @@ async fn wait(
         }
         return match decision {
             Decision::Forward(destination) if until < end => Ok(destination),
-            Decision::Forward(_) => Err(Refusal::NotPlaced { reason: Reason::Pending }),
+            Decision::Forward(_) => Err(Refusal::SidecarUnavailable),
             Decision::Wait(reason) => Err(Refusal::NotPlaced { reason }),
             Decision::Blocked(reason) => {
                 let (namespace, session) = (ask.path.namespace.into(), ask.path.session.into());

@@ -34,7 +34,7 @@ pub enum Refusal {
     NoToken,
     /// The bearer token is not valid, or not for our audience.
     #[error(
-        "the bearer token is not valid for this gateway: it has to be one of this cluster, not expired, and for the gateway's audience"
+        "the bearer token is not valid for this gateway: it has to be one of this cluster, not expired, and for the gateway's audience (`kubectl create token NAME --audience berth`, unless gateway.audience is set)"
     )]
     BadToken,
     /// Whether the caller may call cannot be known now.
@@ -49,6 +49,11 @@ pub enum Refusal {
         /// Why, as in the session's status.
         reason: Reason,
     },
+    /// The session is placed, and its sidecar took no call so far.
+    #[error(
+        "the session's sidecar takes no call now: it cannot be reached, is full or has yet to hear of the session; try again"
+    )]
+    SidecarUnavailable,
     /// The session gets no slot before somebody has repaired something. Names of other objects are told by its status only,
     /// to those who may read it.
     #[error(
@@ -105,6 +110,7 @@ impl Refusal {
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::ReviewUnavailable
             | Self::NotPlaced { .. }
+            | Self::SidecarUnavailable
             | Self::Blocked { .. }
             | Self::Starting
             | Self::Ending => StatusCode::SERVICE_UNAVAILABLE,
@@ -132,7 +138,9 @@ impl Refusal {
             | Self::BodyIncomplete
             | Self::BodyMalformed => error::INVALID_REQUEST,
             Self::ReviewUnavailable | Self::Starting | Self::Ending => error::INTERNAL,
-            Self::NotPlaced { .. } | Self::Blocked { .. } => error::UPSTREAM_TROUBLE,
+            Self::NotPlaced { .. } | Self::SidecarUnavailable | Self::Blocked { .. } => {
+                error::UPSTREAM_TROUBLE
+            }
             Self::TooManyCalls | Self::Busy => error::LIMIT_REACHED,
             Self::HeadTooLarge | Self::BodyTooLarge { .. } => error::TOO_LARGE,
             Self::OutcomeUnknown => error::OUTCOME_UNKNOWN,
@@ -167,6 +175,7 @@ impl Refusal {
             Self::ReviewUnavailable => Some("ReviewUnavailable"),
             Self::Method => Some("MethodNotAllowed"),
             Self::NotPlaced { reason } | Self::Blocked { reason, .. } => Some(reason.as_str()),
+            Self::SidecarUnavailable => Some("SidecarUnavailable"),
             Self::Starting => Some("Starting"),
             Self::Ending => Some("Ending"),
             Self::BodyIncomplete => Some("BodyIncomplete"),
@@ -185,9 +194,12 @@ impl Refusal {
                 HeaderValue::from_static(r#"Bearer realm="berth", error="invalid_token""#),
             )),
             Self::Method => Some((header::ALLOW, HeaderValue::from_static("GET, POST, DELETE"))),
-            Self::NotPlaced { .. } | Self::Starting | Self::Ending | Self::TooManyCalls | Self::Busy => {
-                Some((header::RETRY_AFTER, HeaderValue::from_static("1")))
-            }
+            Self::NotPlaced { .. }
+            | Self::SidecarUnavailable
+            | Self::Starting
+            | Self::Ending
+            | Self::TooManyCalls
+            | Self::Busy => Some((header::RETRY_AFTER, HeaderValue::from_static("1"))),
             Self::ReviewUnavailable | Self::Blocked { .. } => {
                 Some((header::RETRY_AFTER, HeaderValue::from_static("5")))
             }
@@ -200,7 +212,7 @@ impl Refusal {
 fn what_is_wrong(reason: Reason) -> &'static str {
     match reason {
         Reason::RefNotFound => {
-            "the session cannot be used: its server, or the Secret or key with the credential, does not exist"
+            "the session cannot be used: its server, the Secret or key with the credential, or the object with the CA does not exist"
         }
         Reason::RefNotPermitted => {
             "the credential for this server cannot be used: its Secret lacks the label that permits it"

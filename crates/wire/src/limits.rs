@@ -10,9 +10,9 @@ pub struct Limits {
     pub request_bytes: u32,
     /// Largest answer of the upstream, or event of an answer, in bytes.
     pub response_bytes: u32,
-    /// Calls that run at once.
+    /// Calls that run at once, without those whose client does not read the answer.
     pub concurrent_calls: u32,
-    /// Calls that wait for one of those to end.
+    /// Calls that wait for one of those to end, and those others.
     pub queued_calls: u32,
 }
 

@@ -44,6 +44,7 @@ fn a_missing_token_and_a_bad_one_are_challenged_differently() {
 fn what_may_succeed_later_says_when() {
     let table = [
         (Refusal::NotPlaced { reason: Reason::LimitReached }, 503, "1"),
+        (Refusal::SidecarUnavailable, 503, "1"),
         (blocked(Reason::RefNotFound), 503, "5"),
         (Refusal::Starting, 503, "1"),
         (Refusal::Ending, 503, "1"),
@@ -132,6 +133,7 @@ fn every_refusal_of_a_call_has_the_code_and_reason_that_clients_can_act_on() {
         (Refusal::BadToken, -32600, "Unauthorized"),
         (Refusal::ReviewUnavailable, -32603, "ReviewUnavailable"),
         (Refusal::NotPlaced { reason: Reason::Unschedulable }, -32050, "Unschedulable"),
+        (Refusal::SidecarUnavailable, -32050, "SidecarUnavailable"),
         (blocked(Reason::RefNotFound), -32050, "RefNotFound"),
         (Refusal::Starting, -32603, "Starting"),
         (Refusal::Ending, -32603, "Ending"),

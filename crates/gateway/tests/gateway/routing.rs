@@ -128,7 +128,7 @@ async fn a_pod_that_never_accepts_is_given_up_with_503() {
         world.sidecar.script(Script::Status(StatusCode::MISDIRECTED_REQUEST));
     }
     let answer = world.call(&post(PATH, "alice", "{}")).await;
-    assert_eq!((answer.status, &answer.error()["data"]["reason"]), (503, &"Pending".into()));
+    assert_eq!((answer.status, &answer.error()["data"]["reason"]), (503, &"SidecarUnavailable".into()));
     assert!(world.sidecar.count() <= 5, "{} attempts in 100 ms", world.sidecar.count());
     world.baseline().await;
 }

@@ -102,7 +102,15 @@ impl FrameError {
 impl<'a> Frame<'a> {
     /// Reads `text`, which must be exactly one message.
     pub fn parse(text: &'a str) -> Result<Self, FrameError> {
-        let envelope = Envelope::parse(text)?;
+        let mut envelope = Envelope::parse(text)?;
+        // Libraries of older days send the other member too, as null.
+        if let (Some(result), Some(error)) = (envelope.result, envelope.error) {
+            match (result.get(), error.get()) {
+                (_, "null") => envelope.error = None,
+                ("null", _) => envelope.result = None,
+                _ => {}
+            }
+        }
         match (envelope.method, envelope.id, envelope.result, envelope.error) {
             (Some(method), Some(id), None, None) => request(text, method, id, envelope.params),
             (Some(method), None, None, None) => notification(text, method, envelope.params),

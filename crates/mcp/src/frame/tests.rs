@@ -26,6 +26,12 @@ fn each_kind_of_message_is_told_apart() {
         Frame::parse(result),
         Ok(Frame::Response { id: Some(_), outcome: Outcome::Result("null") })
     ));
+    for (both, is_result) in [(r#""result":{},"error":null"#, true), (r#""error":{},"result":null"#, false)] {
+        let text = format!(r#"{{"jsonrpc":"2.0","id":7,{both}}}"#);
+        let Ok(Frame::Response { outcome, .. }) = Frame::parse(&text) else { panic!("{text}") };
+        assert_eq!(matches!(outcome, Outcome::Result("{}")), is_result, "{text}");
+        assert_eq!(matches!(outcome, Outcome::Error("{}")), !is_result, "{text}");
+    }
     let error = r#"{"jsonrpc":"2.0","id":null,"error":{"code":1}}"#;
     assert!(matches!(
         Frame::parse(error),

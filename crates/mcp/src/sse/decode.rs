@@ -4,8 +4,8 @@ use super::Event;
 use std::collections::VecDeque;
 use std::string::FromUtf8Error;
 
-/// Longest `id` or `event` of an event, in bytes; a longer one counts as empty. A reader keeps the last id to
-/// take the stream up again, and sends it in a header. The standard sets no bound.
+/// Longest `id` or `event` of an event, in bytes; a longer one counts as empty, and so does one with a control character. A reader
+/// keeps the last id to take the stream up again, and sends it in a header. The standard sets no bound.
 pub const MAX_FIELD: usize = 1024;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
@@ -144,7 +144,9 @@ impl Decoder {
             return self.data(line, before);
         }
         // An id that cannot be kept is as an empty one: to go on after the one before would bring events twice.
-        let value = if value.len() > MAX_FIELD { b"" } else { value };
+        let is_kept =
+            value.len() <= MAX_FIELD && !value.iter().any(|byte| byte.is_ascii_control() && *byte != 0);
+        let value = if is_kept { value } else { b"" };
         let value = String::from_utf8_lossy(value);
         match name {
             b"event" => self.event.event = Some(value.into_owned()),

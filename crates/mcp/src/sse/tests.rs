@@ -86,6 +86,14 @@ fn what_a_decoder_holds_is_counted_until_it_is_taken() {
 }
 
 #[test]
+fn an_id_that_no_header_can_carry_counts_as_empty() {
+    let stream = "id: 7\ndata: a\n\nid: 8\u{1}\ndata: b\n\nid: 9\u{7f}\ndata: c\n\nid: é\ndata: d\n\n";
+    let ids: Vec<_> =
+        decode(&[stream.as_bytes()]).into_iter().map(|event| event.unwrap().id.unwrap()).collect();
+    assert_eq!(ids, ["7", "", "", "é"]);
+}
+
+#[test]
 fn an_id_or_name_over_the_bound_counts_as_empty() {
     let (longest, longer) = ("x".repeat(MAX_FIELD), "x".repeat(MAX_FIELD + 1));
     let stream = format!(

@@ -63,7 +63,7 @@ pub(super) struct Prepared {
 }
 
 /// What happened while a call waited.
-enum News {
+enum Woken {
     Aside(Aside),
     /// What the call waits for is not there yet, after many messages of others.
     WorkHadItsTurn,
@@ -238,7 +238,8 @@ impl Call {
                 self.forward(text, held).await?;
             }
             Inbound::News(text) => {
-                fan::tell_others(&session, &self.guard.scope, &text);
+                let has_it = self.reply.takes_stream().then_some(&self.guard.scope);
+                fan::tell_others(&session, has_it, &text);
                 self.forward(text, held).await?;
             }
             Inbound::Ask(text) => self.ask(connection, &text, held).await?,
@@ -348,21 +349,21 @@ impl Call {
                 biased;
                 () = guard.session.cancelled().cancelled() => return Err(CallError::Ending),
                 () = guard.flight.cancelled.notified() => return Err(CallError::Cancelled),
-                Some(aside) = guard.aside.recv(), if asides < ASIDES => News::Aside(aside),
+                Some(aside) = guard.aside.recv(), if asides < ASIDES => Woken::Aside(aside),
                 value = &mut work => return Ok(value),
-                () = std::future::ready(()), if asides >= ASIDES => News::WorkHadItsTurn,
-                Ok(()) = guard.asking.changed() => News::Asking,
-                () = self.reply.left(), if is_asked => News::Left,
+                () = std::future::ready(()), if asides >= ASIDES => Woken::WorkHadItsTurn,
+                Ok(()) = guard.asking.changed() => Woken::Asking,
+                () = self.reply.left(), if is_asked => Woken::Left,
                 () = sleep_until(deadline) => return Err(CallError::TimedOut(self.clock.millis_until(deadline))),
             };
             match news {
-                News::Aside(aside) => {
+                Woken::Aside(aside) => {
                     asides += 1;
                     self.beside(aside).await?;
                 }
-                News::WorkHadItsTurn => asides = 0,
-                News::Asking => self.clock.progress(Instant::now()),
-                News::Left => self.give_up_asking(),
+                Woken::WorkHadItsTurn => asides = 0,
+                Woken::Asking => self.clock.progress(Instant::now()),
+                Woken::Left => self.give_up_asking(),
             }
         }
     }

@@ -3,7 +3,7 @@
 use super::ask;
 use super::outside::{self, Outside};
 use crate::budget::{COPIES, Charge};
-use crate::session::{Aside, News, PAUSE, Refused, Scope, Session, Via};
+use crate::session::{Aside, LIST_NEWS_PAUSE, ListNews, Refused, Scope, Session, Via};
 use crate::upstream::Connection;
 use berth_mcp::error;
 use berth_mcp::frame::{Frame, TokenKey, splice};
@@ -24,37 +24,39 @@ pub(super) fn dispatch(session: &Arc<Session>, connection: &Arc<Connection>, tex
             }
         }
         Outside::Updated(uri) => tell(session, text, held, |scope| scope.wants(&uri)),
-        Outside::Changed(list) => changed(session, list, News { text, held, except: None }),
+        Outside::Changed(list) => changed(session, list, ListNews { text, held, except: None }),
         Outside::News => tell(session, text, held, |_| true),
         Outside::Drop(reason) => dropped(session, reason),
     }
 }
 
-/// News that came on the answer of a call of `own` concern the session's other clients too.
-pub(super) fn tell_others(session: &Arc<Session>, own: &Arc<Scope>, text: &str) {
+/// News that came on the answer of a call concern the session's other clients too, and the call's own, `has_it`, where the call
+/// cannot bring them.
+pub(super) fn tell_others(session: &Arc<Session>, has_it: Option<&Arc<Scope>>, text: &str) {
     let mut held = session.shared.budget.charge();
     if held.cover(COPIES * text.len()).is_err() {
         return dropped(session, "there is no memory for it");
     }
-    let is_other = |scope: &Arc<Scope>| !Arc::ptr_eq(scope, own);
+    let lacks_it = |scope: &Arc<Scope>| !has_it.is_some_and(|has_it| Arc::ptr_eq(scope, has_it));
     let (read, text) = (outside::read(text), text.to_owned());
     match read {
-        Outside::Changed(list) => changed(session, list, News { text, held, except: Some(own.clone()) }),
-        Outside::Updated(uri) => tell(session, text, held, |scope| is_other(scope) && scope.wants(&uri)),
-        _ => tell(session, text, held, is_other),
+        Outside::Changed(list) => changed(session, list, ListNews { text, held, except: has_it.cloned() }),
+        Outside::Updated(uri) => tell(session, text, held, |scope| lacks_it(scope) && scope.wants(&uri)),
+        Outside::News => tell(session, text, held, lacks_it),
+        _ => dropped(session, "it is no news"),
     }
 }
 
 /// Tells of a list that changed, unless that was told a moment ago: then the newest news wait for the end of the pause.
-fn changed(session: &Arc<Session>, list: &'static str, news: News) {
+fn changed(session: &Arc<Session>, list: &'static str, news: ListNews) {
     let Some(news) = session.storms.hear(list, news) else { return };
     tell_of_change(session, news);
     let again = session.clone();
     session.spawn(async move {
         loop {
             tokio::select! {
-                () = sleep(PAUSE) => {}
-                () = again.fenced().cancelled() => return,
+                () = sleep(LIST_NEWS_PAUSE) => {}
+                () = again.fenced().cancelled() => return again.storms.forget(list),
             }
             let Some(news) = again.storms.newest(list) else { return };
             tell_of_change(&again, news);
@@ -62,7 +64,7 @@ fn changed(session: &Arc<Session>, list: &'static str, news: News) {
     });
 }
 
-fn tell_of_change(session: &Arc<Session>, News { text, held, except }: News) {
+fn tell_of_change(session: &Arc<Session>, ListNews { text, held, except }: ListNews) {
     tell(session, text, held, |scope| !except.as_ref().is_some_and(|except| Arc::ptr_eq(scope, except)));
 }
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 const MAX_PARAMS: usize = 256 * 1024;
 
 /// An `initialize`.
-pub(super) struct Opening<'a> {
+pub(super) struct Initialize<'a> {
     /// Its id, raw.
     pub id: &'a str,
     /// Raw JSON of its parameters.
@@ -23,7 +23,7 @@ pub(super) struct Opening<'a> {
     pub charge: Charge,
 }
 
-impl Opening<'_> {
+impl Initialize<'_> {
     /// Opens a client scope on the session's connection, which is made if there is none. The charge lives until the client has its
     /// answer.
     pub(super) async fn open(self, session: &Arc<Session>, accepts_stream: bool) -> Response {

@@ -87,7 +87,7 @@ async fn receive(session: &Arc<Session>, headers: &HeaderMap, body: Body) -> Res
     if let Frame::Request { id, method, params, .. } = &frame
         && method == method::INITIALIZE
     {
-        let opening = initialize::Opening { id: id.raw(), params: params.unwrap_or("{}"), charge };
+        let opening = initialize::Initialize { id: id.raw(), params: params.unwrap_or("{}"), charge };
         return opening.open(session, accepts_stream(headers)).await;
     }
     let scope = match &frame {

@@ -80,7 +80,7 @@ impl Session {
             (connections, std::mem::take(&mut inner.attempts))
         };
         let attempts = futures::future::join_all(attempts.into_iter().map(async |mut attempt| {
-            // One that is not over by then goes on until its own bound, and closes what it may yet open.
+            // One that is not over by then goes on until its own bound, and closes what it may yet open (CASES.md 8).
             match timeout_at(deadline, attempt.leftover()).await {
                 Ok(outcome) => Closed { outcome, attempts_are_over: true },
                 Err(_) => Closed { outcome: Outcome::Unconfirmed, attempts_are_over: false },

@@ -41,7 +41,7 @@ pub(crate) use outbox::Inbox;
 pub(crate) use outgoing::Outgoing;
 pub(crate) use scope::{Refused, Scope};
 pub(crate) use seal::Key;
-pub(crate) use storm::{News, PAUSE};
+pub(crate) use storm::{LIST_NEWS_PAUSE, ListNews};
 pub(crate) use stream::{Keep, Offer, StreamStep};
 
 use crate::budget::Budget;

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Between two news of one list.
-pub(crate) const PAUSE: Duration = Duration::from_secs(1);
+pub(crate) const LIST_NEWS_PAUSE: Duration = Duration::from_secs(1);
 
 /// Such news.
-pub(crate) struct News {
+pub(crate) struct ListNews {
     /// The notification, as the upstream spelled it.
     pub text: String,
     /// Covers it.
@@ -22,16 +22,16 @@ pub(crate) struct News {
 
 /// The lists of which there was news within the last pause, by the method of the news, with the newest that waits.
 #[derive(Default)]
-pub(crate) struct Storms(Mutex<Vec<(&'static str, Option<News>)>>);
+pub(crate) struct Storms(Mutex<Vec<(&'static str, Option<ListNews>)>>);
 
 impl Storms {
-    /// Gives news back that are to be told now; whoever tells them asks [`Self::newest`] after each [`PAUSE`] until there are none.
-    pub(crate) fn hear(&self, list: &'static str, news: News) -> Option<News> {
+    /// Gives news back that are to be told now; whoever tells them asks [`Self::newest`] after each [`LIST_NEWS_PAUSE`] until there are none.
+    pub(crate) fn hear(&self, list: &'static str, news: ListNews) -> Option<ListNews> {
         let mut lists = lock(&self.0);
         if let Some((_, waiting)) = lists.iter_mut().find(|(known, _)| *known == list) {
             // Whoever has the newest already may have missed one that it stands for.
             let except = if waiting.is_none() { news.except } else { None };
-            *waiting = Some(News { except, ..news });
+            *waiting = Some(ListNews { except, ..news });
             return None;
         }
         lists.push((list, None));
@@ -39,13 +39,18 @@ impl Storms {
     }
 
     /// The pause after news of `list` is over: what came meanwhile, the newest alone.
-    pub(crate) fn newest(&self, list: &'static str) -> Option<News> {
+    pub(crate) fn newest(&self, list: &'static str) -> Option<ListNews> {
         let mut lists = lock(&self.0);
         let newest = lists.iter_mut().find(|(known, _)| *known == list)?.1.take();
         if newest.is_none() {
             lists.retain(|(known, _)| *known != list);
         }
         newest
+    }
+
+    /// Nobody listens any more: what waits of `list` is given up.
+    pub(crate) fn forget(&self, list: &'static str) {
+        lock(&self.0).retain(|(known, _)| *known != list);
     }
 }
 
@@ -58,7 +63,7 @@ mod tests {
     fn of_a_storm_the_first_and_the_newest_are_told_and_nothing_is_kept() {
         let (storms, budget) = (Storms::default(), Budget::mebibytes(1));
         let hear = |list, number: u32| {
-            let news = News { text: number.to_string(), held: budget.charge(), except: None };
+            let news = ListNews { text: number.to_string(), held: budget.charge(), except: None };
             storms.hear(list, news).map(|news| news.text)
         };
         let newest = |list| storms.newest(list).map(|news| news.text);
@@ -71,5 +76,8 @@ mod tests {
         assert_eq!(newest("prompts"), None);
         assert!(lock(&storms.0).is_empty());
         assert_eq!(hear("tools", 1_001).as_deref(), Some("1001"), "it is calm again");
+        assert_eq!((hear("tools", 1_002), hear("prompts", 8).as_deref()), (None, Some("8")));
+        storms.forget("tools");
+        assert_eq!(lock(&storms.0).len(), 1, "nothing of it is kept, and the other list is");
     }
 }

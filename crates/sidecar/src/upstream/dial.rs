@@ -56,7 +56,7 @@ pub enum DialError {
         /// What went wrong.
         message: String,
     },
-    /// The upstream answered with a redirect that is not followed. It did nothing else.
+    /// The upstream answered with a redirect that is not followed, and no server of MCP does anything before it answers so.
     #[error("the upstream redirects {0}")]
     Redirected(String),
     /// The certificate was refused.
@@ -243,6 +243,10 @@ fn unresolved(error: &NetError) -> String {
 
 fn refused(error: &io::Error) -> DialError {
     let cause = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    if let Some(rustls::Error::InvalidMessage(_)) = cause {
+        let text = "what it answers is no TLS; if the port takes plain HTTP, have transport.http.url begin with http://";
+        return DialError::Tls(text.to_owned());
+    }
     let Some(rustls::Error::InvalidCertificate(reason)) = cause else {
         return DialError::Tls(error.to_string());
     };
@@ -258,6 +262,13 @@ mod tests {
     use super::*;
     use std::net::Ipv4Addr;
     use tokio::net::{TcpSocket, UdpSocket};
+
+    #[test]
+    fn a_port_that_speaks_no_tls_is_told_with_the_remedy() {
+        let error = rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType);
+        let text = refused(&io::Error::other(error)).to_string();
+        assert!(text.contains("transport.http.url") && text.contains("http://"), "{text}");
+    }
 
     #[tokio::test]
     async fn a_host_with_an_underscore_in_its_name_is_asked_for() {

@@ -9,7 +9,7 @@ use berth_mcp::frame::{Frame, Outcome as Answer};
 use berth_mcp::{header, method, sse};
 use berth_wire::{Failure, Outcome};
 use bytes::Bytes;
-use http::{HeaderValue, Response};
+use http::{HeaderValue, Response, StatusCode};
 use serde::Deserialize;
 use std::borrow::Cow;
 use std::pin::Pin;
@@ -56,12 +56,12 @@ pub(crate) enum Failed {
 pub(crate) struct Rest {
     attempt: Arc<Attempt>,
     /// The attempt itself, if its time was over before it was.
-    open: Option<Opening>,
+    open: Option<Open>,
     leftover: Outcome,
     _cut: Cut,
 }
 
-type Opening = Pin<Box<dyn Future<Output = Result<Box<str>, Failed>> + Send>>;
+type Open = Pin<Box<dyn Future<Output = Result<Box<str>, Failed>> + Send>>;
 
 /// A handshake, and how far it has come.
 struct Attempt {
@@ -75,6 +75,8 @@ struct Attempt {
 struct At {
     step: Step,
     names: SessionNames,
+    /// That of the answer to `initialize`.
+    status: Option<StatusCode>,
 }
 
 /// Cuts the sockets of an attempt that ends in any way but well, a panic too.
@@ -94,7 +96,7 @@ impl Handshake {
         let mut cut = Cut(Some(self.transport.clone()));
         let attempt =
             Arc::new(Attempt { handshake: self, at: Mutex::default(), headed: CancellationToken::new() });
-        let mut open: Opening = Box::pin(attempt.clone().open());
+        let mut open: Open = Box::pin(attempt.clone().open());
         let (failed, open) = match timeout(attempt.handshake.connect, &mut open).await {
             Ok(Ok(result)) => {
                 cut.0 = None;
@@ -121,10 +123,12 @@ impl Rest {
         let Handshake { transport, close, .. } = &attempt.handshake;
         let outcome = delete(transport, &attempt.reached().names, Instant::now() + *close).await;
         transport.close().await;
-        match outcome {
-            // There is no id to end it by; there may be a session nevertheless.
-            Outcome::NotNeeded => self.leftover,
-            outcome => outcome,
+        match (outcome, attempt.reached().status) {
+            // Whoever answers for the server knows no more of it than that it took too long.
+            (Outcome::NotNeeded, Some(StatusCode::GATEWAY_TIMEOUT)) => Outcome::Unconfirmed,
+            // There is no id to end a session by, and nobody knows whether there is one.
+            (Outcome::NotNeeded, None) => self.leftover,
+            (outcome, _) => outcome,
         }
     }
 }
@@ -158,7 +162,11 @@ impl Attempt {
         let message =
             format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{}","params":{params}}}"#, method::INITIALIZE);
         let response = self.post(message).await.map_err(|error| self.site().send(&error))?;
-        lock(&self.at).names.id = response.headers().get(header::MCP_SESSION_ID).cloned();
+        {
+            let mut at = lock(&self.at);
+            at.names.id = response.headers().get(header::MCP_SESSION_ID).cloned();
+            at.status = Some(response.status());
+        }
         self.headed.cancel();
         Ok(response)
     }
@@ -228,19 +236,13 @@ impl Attempt {
     }
 
     /// Waits for the answer to an `initialize` whose time is over: it tells the id of a session that has to be ended. The end of
-    /// our own session waits `close` for this and for what is then to be ended, so that from then on there is less.
-    async fn late_answer(&self, open: Opening) {
-        let Handshake { close, fence, .. } = &self.handshake;
-        let end = async {
-            fence.cancelled().await;
-            sleep(*close * 3 / 4).await;
-        };
+    /// our own session does not wait as long, but it cuts nothing off either: it is then that nobody else would end the other one.
+    async fn late_answer(&self, open: Open) {
         tokio::select! {
             biased;
             () = self.headed.cancelled() => {}
             _ = open => {}
-            () = end => {}
-            () = sleep(LATE_ANSWER.max(*close)) => {}
+            () = sleep(LATE_ANSWER.max(self.handshake.close)) => {}
         }
     }
 

@@ -69,6 +69,27 @@ async fn of_a_storm_of_news_of_a_list_a_client_hears_few_and_the_last() {
 }
 
 #[tokio::test]
+async fn news_on_the_answer_of_a_call_reach_its_client_once_on_the_call_or_else_on_its_stream() {
+    let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
+    harness.put(&spec("s", &upstream)).await;
+    let client = harness.initialized("s").await;
+    let mut stream = client.listen().await;
+    let news = |list: &str| notification(&format!("{list}/list_changed"), json!({}));
+    let call = |list: &str| tool_call(json!(1), "news", &json!({"news": news(list)}));
+    let messages = client.begin(&call("tools")).await.messages().await;
+    assert_eq!(messages.first(), Some(&news("tools")), "the call brings it");
+    let (status, answer) = client.json_only(&call("prompts")).await;
+    assert_eq!((status, answer.get("result")), (StatusCode::OK, Some(&Value::Null)));
+    assert_eq!(
+        stream.next().await,
+        Some(news("prompts")),
+        "the call could not, and the other was not repeated"
+    );
+    harness.end_now("s").await;
+    harness.assert_baseline().await;
+}
+
+#[tokio::test]
 async fn an_upstream_without_a_stream_is_asked_once() {
     let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);
     upstream.books().on_get = Some(405);

@@ -3,7 +3,7 @@
 use super::client::Client;
 use super::pki::Pki;
 use super::upstream::Upstream;
-use super::{PATIENCE, eventually};
+use super::{PATIENCE, eventually, eventually_within};
 use axum::body::Body;
 use berth_net::client::{PeerClient, Target};
 use berth_sidecar::budget::Budget;
@@ -199,7 +199,8 @@ impl Harness {
             ]
             .map(Gauge::get)
         };
-        eventually("all gauges at zero", || gauges() == [0; 6]).await;
+        // An answer to `initialize` is waited for longer than all else: 30 seconds.
+        eventually_within(2 * PATIENCE, "all gauges at zero", || gauges() == [0; 6]).await;
         eventually("no body is held", || self.budget.left() == self.whole_budget).await;
     }
 }

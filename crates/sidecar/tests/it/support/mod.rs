@@ -13,7 +13,12 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Waits until `condition` holds.
 pub async fn eventually(what: &str, condition: impl Fn() -> bool) {
-    let reached = tokio::time::timeout(PATIENCE, async {
+    eventually_within(PATIENCE, what, condition).await;
+}
+
+/// The same, for so long.
+pub async fn eventually_within(patience: Duration, what: &str, condition: impl Fn() -> bool) {
+    let reached = tokio::time::timeout(patience, async {
         while !condition() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

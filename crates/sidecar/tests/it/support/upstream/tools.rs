@@ -79,6 +79,7 @@ fn streamed(name: &str, upstream: &Upstream, request: &Value) -> Option<Response
             });
             events(stream::iter([first]).chain(wait))
         }
+        "news" => events(stream::iter([arguments["news"].clone(), result(Value::Null)])),
         "silent" => events(stream::pending()),
         "tick" => {
             let tick = tokio::time::interval(std::time::Duration::from_millis(50));
