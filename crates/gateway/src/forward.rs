@@ -43,7 +43,8 @@ enum Attempt {
 /// Sends `call` to where `ask` is placed and gives back the head of the answer with its body still to come.
 ///
 /// # Errors
-/// Those of [`place::place`], and [`Refusal::OutcomeUnknown`].
+/// Those of [`place::place`], of which [`Refusal::SidecarUnavailable`] also where the place does not take it, and
+/// [`Refusal::OutcomeUnknown`].
 pub async fn forward(gateway: &Gateway, ask: &Ask<'_>, call: &Call) -> Result<Response, Refusal> {
     let (mut refused, mut woken) = (None, false);
     loop {

@@ -37,8 +37,8 @@ impl Ask<'_> {
 /// only after a pause, since the sidecar there may get the session back.
 ///
 /// # Errors
-/// [`Refusal::SessionNotFound`], [`Refusal::Blocked`], or [`Refusal::NotPlaced`] and [`Refusal::Starting`] when the wait is
-/// over; [`Refusal::Ending`] when the process is.
+/// [`Refusal::SessionNotFound`], [`Refusal::Blocked`], or [`Refusal::NotPlaced`], [`Refusal::SidecarUnavailable`] and
+/// [`Refusal::Starting`] when the wait is over; [`Refusal::Ending`] when the process is.
 pub async fn place(
     gateway: &Gateway,
     ask: &Ask<'_>,

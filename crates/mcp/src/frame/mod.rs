@@ -103,7 +103,7 @@ impl<'a> Frame<'a> {
     /// Reads `text`, which must be exactly one message.
     pub fn parse(text: &'a str) -> Result<Self, FrameError> {
         let mut envelope = Envelope::parse(text)?;
-        // Libraries of older days send the other member too, as null.
+        // Libraries of older days send the other member too, as null. It is passed on; clients differ in whether they take it.
         if let (Some(result), Some(error)) = (envelope.result, envelope.error) {
             match (result.get(), error.get()) {
                 (_, "null") => envelope.error = None,

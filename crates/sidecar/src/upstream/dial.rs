@@ -12,7 +12,7 @@ use hickory_resolver::net::NetError;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::proto::rr::Name;
 use hickory_resolver::{ResolverBuilder, TokioResolver};
-use rustls::{CertificateError, RootCertStore};
+use rustls::{CertificateError, InvalidMessage, RootCertStore};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, Weak};
@@ -243,7 +243,7 @@ fn unresolved(error: &NetError) -> String {
 
 fn refused(error: &io::Error) -> DialError {
     let cause = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-    if let Some(rustls::Error::InvalidMessage(_)) = cause {
+    if let Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)) = cause {
         let text = "what it answers is no TLS; if the port takes plain HTTP, have transport.http.url begin with http://";
         return DialError::Tls(text.to_owned());
     }
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn a_port_that_speaks_no_tls_is_told_with_the_remedy() {
-        let error = rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType);
+        let error = rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType);
         let text = refused(&io::Error::other(error)).to_string();
         assert!(text.contains("transport.http.url") && text.contains("http://"), "{text}");
     }

@@ -126,8 +126,9 @@ impl Rest {
         match (outcome, attempt.reached().status) {
             // Whoever answers for the server knows no more of it than that it took too long.
             (Outcome::NotNeeded, Some(StatusCode::GATEWAY_TIMEOUT)) => Outcome::Unconfirmed,
-            // There is no id to end a session by, and nobody knows whether there is one.
-            (Outcome::NotNeeded, None) => self.leftover,
+            // Any other answer without an id says that there is no session.
+            (Outcome::NotNeeded, Some(status)) if !status.is_server_error() => Outcome::NotNeeded,
+            (Outcome::NotNeeded, _) => self.leftover,
             (outcome, _) => outcome,
         }
     }
@@ -232,11 +233,12 @@ impl Attempt {
                 }
             }
         }
-        Err(site.lost(Failure::ProtocolError, "the stream ended without an answer"))
+        Err(site.trouble(Failure::ProtocolError, "the stream ended without an answer"))
     }
 
     /// Waits for the answer to an `initialize` whose time is over: it tells the id of a session that has to be ended. The end of
     /// our own session does not wait as long, but it cuts nothing off either: it is then that nobody else would end the other one.
+    /// The end of the pod does.
     async fn late_answer(&self, open: Open) {
         tokio::select! {
             biased;

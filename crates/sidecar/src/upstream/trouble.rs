@@ -214,8 +214,6 @@ mod tests {
         assert_eq!(leftover(Step::Initialize, not_sent), Outcome::NotNeeded);
         // By then the id is known, if there is one.
         assert_eq!(leftover(Step::Initialized, lost()), Outcome::NotNeeded);
-        let body = BodyError::Lost(lost());
-        assert_eq!(Site { server: "s", step: Step::Initialize }.body(&body).leftover, Outcome::Unconfirmed);
     }
 
     #[test]

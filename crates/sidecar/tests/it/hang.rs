@@ -125,8 +125,10 @@ async fn an_initialize_that_was_answered_leaves_something_open_only_where_the_an
         // Without an id there is no session to be ended.
         (Act::Hold, true, Outcome::NotNeeded),
         (Act::Status(503), false, Outcome::NotNeeded),
-        // A proxy that gave up waiting for the server.
+        (Act::LateStatus(401), false, Outcome::NotNeeded),
+        // A proxy that gave up waiting for the server, and one that lost it while it worked.
         (Act::Status(504), false, Outcome::Unconfirmed),
+        (Act::LateStatus(502), false, Outcome::Unconfirmed),
     ];
     for (act, sessionless, expected) in table {
         let (harness, upstream) = (Harness::start(1).await, Upstream::start().await);

@@ -246,26 +246,34 @@ async fn in_turn(namespace: &TestNamespace, probe: &Probe, token: &str, server: 
     join_all(made.iter().map(|made| namespace.end(made, BOUND))).await;
 }
 
-/// The upstream answers long after the bounds of a connect and of an end: what it opened is ended nevertheless.
-async fn comes_late(namespace: &TestNamespace, probe: &Probe, token: &str) {
+/// The upstream answers long after the bounds of a connect and of an end: what it opened is ended nevertheless, and if `is_deleted`
+/// also though our session is over by then.
+async fn comes_late(namespace: &TestNamespace, probe: &Probe, token: &str, is_deleted: bool) {
+    let name = if is_deleted { "late-deleted" } else { "late" };
     let more = json!({"timeouts": {"connect": "5s"}, "pool": {"sessionsPerPod": 200}});
-    mcp_server(namespace, "late", &format!("{}/late", probe.url()), more).await;
-    let made = session(namespace, "late", "alice", &["late"]).await;
+    mcp_server(namespace, name, &format!("{}/{name}", probe.url()), more).await;
+    let made = session(namespace, name, "alice", &[name]).await;
     let mut message = initialize(&json!({}));
     message["params"]["_meta"] = json!({"probe.test/fault": {"delayMs": 20_000, "after": true}});
-    let client = McpClient::new(&namespace.name, "late", "late", token);
+    let client = McpClient::new(&namespace.name, name, name, token);
     let answer = client.begin(&message).await.messages().await.pop().expect("an answer");
     assert_eq!(answer["error"]["data"]["reason"], "InitializeTimeout", "{answer}");
     let opened = |books: &Books| {
         let entries = books.requests("initialize");
-        entries.into_iter().find(|entry| entry["path"] == "/mcp/late").map(|entry| entry["minted"].clone())
+        let path = format!("/mcp/{name}");
+        entries.into_iter().find(|entry| entry["path"] == path).map(|entry| entry["minted"].clone())
     };
     let id = opened(&probe.books().await).expect("the upstream has got it");
     assert!(id.is_string(), "it opened a session: {id}");
     let is_ended = |books: &Books| books.sessions().iter().any(|s| s["id"] == id && s["ended"] == "DELETE");
+    if is_deleted {
+        namespace.end(&made, BOUND).await;
+    }
     assert!(!is_ended(&probe.books().await), "it has not answered yet");
     probe.until("what came late is ended", BOUND, is_ended).await;
-    namespace.end(&made, BOUND).await;
+    if !is_deleted {
+        namespace.end(&made, BOUND).await;
+    }
 }
 
 /// Must show 2 of the step.
@@ -276,8 +284,8 @@ async fn an_upstream_that_hangs_anywhere_costs_its_bound_and_holds_up_neither_se
         futures::join!(servers(&namespace, &probe, CONNECT), others(&namespace, &probe));
         let token = namespace.token("alice").await;
         let of = |server: &'static Server| Box::pin(in_turn(&namespace, &probe, &token, server.name));
-        let late = Box::pin(comes_late(&namespace, &probe, &token));
-        futures::join!(of(&PLAIN), of(&GOOD), of(&SLOW), late);
+        let late = |is_deleted| Box::pin(comes_late(&namespace, &probe, &token, is_deleted));
+        futures::join!(of(&PLAIN), of(&GOOD), of(&SLOW), late(false), late(true));
         wait_for_baseline(&namespace, 0).await;
     })
     .await;

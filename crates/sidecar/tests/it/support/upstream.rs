@@ -29,6 +29,8 @@ pub enum Act {
     Hold,
     /// Answers this status.
     Status(u16),
+    /// Waits for [`Upstream::release`], then answers this status.
+    LateStatus(u16),
     /// Answers this status and asks to wait so many seconds.
     RetryAfter(u16, u32),
     /// Answers 200 with a JSON-RPC error.
@@ -238,6 +240,10 @@ impl Upstream {
             Act::Hold => {
                 self.released.notified().await;
                 None
+            }
+            Act::LateStatus(status) => {
+                self.released.notified().await;
+                Some(StatusCode::from_u16(status).unwrap().into_response())
             }
             Act::Status(status) => Some(StatusCode::from_u16(status).unwrap().into_response()),
             Act::RetryAfter(status, seconds) => {
