@@ -200,7 +200,7 @@ impl Harness {
             .map(Gauge::get)
         };
         // An answer to `initialize` is waited for longer than all else: 30 seconds.
-        eventually_within(2 * PATIENCE, "all gauges at zero", || gauges() == [0; 6]).await;
+        eventually_within(3 * PATIENCE, "all gauges at zero", || gauges() == [0; 6]).await;
         eventually("no body is held", || self.budget.left() == self.whole_budget).await;
     }
 }
