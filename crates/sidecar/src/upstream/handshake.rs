@@ -237,8 +237,8 @@ impl Attempt {
     }
 
     /// Waits for the answer to an `initialize` whose time is over: it tells the id of a session that has to be ended. The end of
-    /// our own session does not wait as long, but it cuts nothing off either: it is then that nobody else would end the other one.
-    /// The end of the pod does.
+    /// our own session does not wait as long, but it cuts nothing off either: nobody else would end the upstream's. Only
+    /// the end of the pod cuts it off.
     async fn late_answer(&self, open: Open) {
         tokio::select! {
             biased;
