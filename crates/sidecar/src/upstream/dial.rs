@@ -56,7 +56,7 @@ pub enum DialError {
         /// What went wrong.
         message: String,
     },
-    /// The upstream answered with a redirect that is not followed, and no server of MCP does anything before it answers so.
+    /// The upstream answered with a redirect that is not followed; it is taken to have done nothing else.
     #[error("the upstream redirects {0}")]
     Redirected(String),
     /// The certificate was refused.
